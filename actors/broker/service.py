@@ -16,7 +16,7 @@ from actors.broker.drain import BrokerDrain
 from actors.broker.features import built_in_features, raft_features
 from actors.broker.handle_api import HandleApi
 from actors.broker.identity import BrokerIdentity
-from actors.broker.replication.raft.opening import open_replica
+from actors.broker.replication.raft.opening import RaftReplica, open_replica
 from actors.broker.reserved_port import reserve_port
 from actors.broker.role import Role
 from actors.host.cluster_tls import reload_tls
@@ -198,9 +198,13 @@ class BrokerService:
         """Open the store, and return it with the features of this broker."""
         settings, own = self.settings, self._own_features
         if settings.replication == RAFT:
-            open_store = partial(self._open_store, host, own)
-            replica = open_replica(settings, self._clock, self._rng, open_store)
-            return replica.store, (*own, *raft_features(replica, self._restart))
+
+            def open_with(features: Sequence[Feature]) -> RaftReplica:
+                open_store = partial(self._open_store, host, (*own, *features))
+                return open_replica(settings, self._clock, self._rng, open_store)
+
+            replica, added = raft_features(open_with, self._restart)
+            return replica.store, (*own, *added)
         features = (*own, *built_in_features())
         policy = confirm_policy(settings.store.flush, settings.replication, settings.in_sync_replicas)
         return self._open_store(host, features, policy), features

@@ -52,6 +52,11 @@ class DelayOffsetTable:
         self.offsets, self.data_version = other.offsets, other.data_version
         self.settled, self._noted = dict(other.offsets), None
 
+    def restore(self, level: int, offset: int) -> None:
+        """Set the progress of a level as another replica has it: none of its deliveries can be lost."""
+        self.offsets[level] = self.settled[level] = offset
+        self._noted = None
+
     def settle(self, written: int, safe: int) -> None:
         """Update `settled`; to be called from time to time.
 

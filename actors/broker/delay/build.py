@@ -10,7 +10,7 @@ from actors.broker.delay.delay_scheduler import DelayScheduler
 from actors.broker.delay.unconfirmed_deliveries import UnconfirmedDeliveries
 from actors.broker.metadata.topics import SCHEDULE_TOPIC
 from actors.broker.parts import BrokerParts
-from actors.broker.role import Role, periodic
+from actors.broker.role import Role, RoleService, periodic
 from actors.host.figures import Figure, Kind, Sample
 from store.message_store import MessageStore
 
@@ -33,10 +33,18 @@ def _build(deliveries: UnconfirmedDeliveries, parts: BrokerParts) -> Capability:
         delays.deliver()
         server.request_tick()
 
+    async def forget_lost() -> None:
+        deliveries.take_lost()  # of an earlier time as the master: the table has what was confirmed
+
+    async def nothing() -> None: ...
+
     master = frozenset({Role.MASTER})
     return Capability(
         interceptors=(delays,),
-        services=(periodic(parts.supervisor, "delayed-delivery", master, DELIVERY_INTERVAL_MS, deliver),),
+        services=(
+            RoleService("delay-progress", master, forget_lost, nothing),
+            periodic(parts.supervisor, "delayed-delivery", master, DELIVERY_INTERVAL_MS, deliver),
+        ),
         figures=delay_figures(delays, store),
     )
 

@@ -143,6 +143,11 @@ class QueueLocks:
         self._groups = groups
         self._count = sum(map(len, groups.values()))
 
+    def replace_group(self, group: str, locks: Iterable[HeldLock]) -> None:
+        """Replace the locks of one group by those of another replica."""
+        others = [lock for held in self.held() for lock in held if lock.group != group]
+        self.replace_all([*others, *locks])
+
     def is_orderly(self, group: str) -> bool:
         """Return True if any queue is locked for the group, so its members consume in order."""
         now_ns = self._clock.monotonic_ns()

@@ -93,6 +93,11 @@ class ConsumerOffsets:
         self.resets[topic, group, queue_id] = offset
         self.changes += 1
 
+    def forget_clients(self) -> None:
+        """Forget what clients do here, because another replica serves them now: pulls and pending resets."""
+        self.pulled.clear()
+        self.resets.clear()
+
     def take_reset(self, group: str, topic: str, queue_id: int) -> int | None:
         """Remove a pending reset at a pull of the queue. Return the reset's offset, or None without one."""
         return self.resets.pop((topic, group, queue_id), None)

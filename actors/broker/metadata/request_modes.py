@@ -76,6 +76,14 @@ class RequestModes:
             self.table.modes = table.modes
             self._on_change()
 
+    def restore(self, topic: str, group: str, mode: MessageRequestMode | None) -> None:
+        """Set the mode of a topic and group as its Raft group has it; None removes it."""
+        if mode is not None:
+            self.table.put(mode)
+        else:
+            self.table.modes.get(topic, {}).pop(group, None)
+        self._on_change()
+
     def forget_topic(self, topic: str) -> None:
         """Remove the modes of a deleted topic."""
         if self.table.remove_topic(topic):

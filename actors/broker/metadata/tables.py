@@ -29,7 +29,9 @@ from actors.remoting.codes import RayMQRequestCode, RequestCode
 from actors.remoting.header import I32_MAX, I64_MAX
 from store.clock import Clock
 from store.message.data_version import DataVersion
+from store.message.group_config import SubscriptionGroupConfig
 from store.message.json_fields import table_entries, typed
+from store.message.topic_config import TopicConfig
 from store.message_store import MessageStore
 from store.metadata import (
     ConsumerFilterTable,
@@ -98,6 +100,7 @@ class BrokerTables:
         self._on_topics_changed = on_topics_changed
         self._state_version = state_version
         self._saved_offset_changes = 0
+        self._subscribers: list[tuple[Callable[[str], None], Callable[[str], None]]] = []
         files = self._files = ConfigFiles(settings.store_root)
         topic_table = files.load(TOPICS, partial(TopicConfigTable.from_json, clock=clock))
         group_table = files.load(GROUPS, partial(SubscriptionGroupTable.from_json, clock=clock))
@@ -106,12 +109,9 @@ class BrokerTables:
         files.register(GROUPS, group_table.to_json)
         files.register_large(OFFSETS, offset_table.to_pieces)
         files.register_large(GENERATIONS, self.generation_pieces)
+        recovered_to = 0 if store.recovered.was_clean else store.positions.written
         self.topics = Topics(
-            settings,
-            topic_table,
-            self._topic_changed,
-            on_topic_created,
-            recovered_to=0 if store.recovered.was_clean else store.positions.written,
+            settings, topic_table, self._topic_changed, on_topic_created, recovered_to=recovered_to
         )
         self.groups = Groups(settings, group_table, self._group_changed)
         self.offsets = ConsumerOffsets(offset_table, files.load(GENERATIONS, generations_from_json))
@@ -130,6 +130,24 @@ class BrokerTables:
         files.register(FILTERS, self._filters.to_json)
         files.mark_changed(TOPICS)
         files.mark_changed(GROUPS)
+
+    def subscribe(self, on_change: Callable[[str], None], on_group_change: Callable[[str], None]) -> None:
+        """Call these functions after a change, with the name of the topic or of the group."""
+        self._subscribers.append((on_change, on_group_change))
+
+    def restore_topic(self, name: str, topic: TopicConfig | None) -> None:
+        """Set a topic as its Raft group has it; None removes it. The queues stay."""
+        if topic is not None:
+            self.topics.table.put(topic)
+        if topic is not None or self.topics.table.remove(name):
+            self._topic_changed(name)
+
+    def restore_group(self, name: str, group: SubscriptionGroupConfig | None) -> None:
+        """Set a subscription group as its Raft group has it; None removes it."""
+        if group is not None:
+            self.groups.table.put(group)
+        if group is not None or self.groups.table.remove(name):
+            self._group_changed(name)
 
     def adopt_queues(self, store: MessageStore) -> None:
         """Create the topic of each queue that the store has but `topics.json` lacks.
@@ -195,6 +213,8 @@ class BrokerTables:
 
     def _group_changed(self, group: str) -> None:
         self._files.mark_changed(GROUPS)
+        for _, on_group_change in self._subscribers:
+            on_group_change(group)
         if group in self.groups.table.groups:
             return
         self.request_modes.forget_group(group)
@@ -203,6 +223,8 @@ class BrokerTables:
 
     def _topic_changed(self, topic: str) -> None:
         self._files.mark_changed(TOPICS)
+        for on_change, _ in self._subscribers:
+            on_change(topic)
         if topic and self.topics.find(topic) is None:
             self._topic_deleted(topic)
             topic = ""

@@ -85,6 +85,11 @@ class GroupLog:
         return max(self._store.positions.flushed, self._begin)
 
     @property
+    def confirmed(self) -> int:
+        """The CommitLog offset up to which the group has confirmed the log; this disk may lack the end."""
+        return self._confirm.offset
+
+    @property
     def is_new(self) -> bool:
         """True if the log has no file yet, so that it can begin anywhere."""
         return not self._store.has_log_files

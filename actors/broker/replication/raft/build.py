@@ -9,17 +9,21 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from actors.broker.capability import Capability
+from actors.broker.capability import Capability, Feature
 from actors.broker.parts import BrokerParts
 from actors.broker.replication.raft.addresses import MemberAddresses
+from actors.broker.replication.raft.build_meta import GroupServices, build_meta
+from actors.broker.replication.raft.confirmed_requests import ConfirmedRequests
 from actors.broker.replication.raft.driver import RaftDriver
 from actors.broker.replication.raft.forwarding import Forwarder
+from actors.broker.replication.raft.group_tables import GroupTables
 from actors.broker.replication.raft.leader_search import LeaderSearch
 from actors.broker.replication.raft.member_requests import GroupOfReplica, MemberRequests
+from actors.broker.replication.raft.meta_log import MetaLog
 from actors.broker.replication.raft.opening import RaftReplica
 from actors.broker.replication.raft.raft_figures import raft_figures
 from actors.broker.replication.raft.raft_requests import RaftPeer, RaftRequests, raft_message
-from actors.broker.replication.raft.raft_step import RaftStep, SpecialMessages
+from actors.broker.replication.raft.raft_step import RaftStep
 from actors.broker.replication.raft.transfers import Transfers
 from actors.broker.role import Role, RoleService
 from actors.raft.members import Member
@@ -32,11 +36,17 @@ class RaftBroker:
     """What a RaftDriver needs of its broker."""
 
     def __init__(
-        self, parts: BrokerParts, replica: RaftReplica, addresses: MemberAddresses, restart: Restart | None
+        self,
+        parts: BrokerParts,
+        replica: RaftReplica,
+        addresses: MemberAddresses,
+        meta: MetaLog,
+        restart: Restart | None,
     ) -> None:
         self._parts = parts
         self._replica = replica
         self._addresses = addresses
+        self._meta = meta
         self._search = LeaderSearch(parts.remoting_client, replica.node, addresses)
         self._restart = restart
         self._wanted = (Role.SLAVE, 0)
@@ -61,10 +71,13 @@ class RaftBroker:
         loop = self._parts.loop
         loop.store.dispatch_now()
         self._parts.tables.adopt_queues(loop.store)
+        self._meta.take_over()
         self._want(Role.MASTER, term)
 
     def lose_leadership(self) -> None:
-        """Register as a slave."""
+        """Register as a slave, with the tables that are confirmed."""
+        self._meta.resign()
+        self._parts.tables.offsets.forget_clients()
         self._want(Role.SLAVE, self._replica.node.term)
 
     def fail(self) -> None:
@@ -107,14 +120,35 @@ class RaftBroker:
             await role.become(wanted, term)
 
 
-def build_raft(parts: BrokerParts, replica: RaftReplica, restart: Restart | None) -> Capability:
-    """Build the requests, the chain step and the driver of a replica.
+def first_and_last_feature(
+    replica: Callable[[], RaftReplica], restart: Restart | None
+) -> tuple[Feature, Feature]:
+    """Return the features of a Raft group that are built before and after those whose services a leader runs.
 
-    `restart` stops the broker and starts it again; None if nothing would start it.
+    Args:
+        replica: returns the replica, whose store is open when the features are built.
+        restart: stops the broker and starts it again; None if nothing would start it.
     """
+    tables = GroupTables()
+    services: list[GroupServices] = []
+
+    def build(parts: BrokerParts) -> Capability:
+        capability, of_group = _build(parts, replica(), tables, restart)
+        services.append(of_group)
+        return capability
+
+    last = Feature(lambda parts: Capability(services=(services[0].after(),)))
+    return Feature(build, sinks=(tables,)), last
+
+
+def _build(
+    parts: BrokerParts, replica: RaftReplica, tables: GroupTables, restart: Restart | None
+) -> tuple[Capability, GroupServices]:
+    """Build the requests, the chain steps and the driver of a replica."""
     settings, node, loop = parts.settings, replica.node, parts.loop
     addresses = MemberAddresses({node.me: parts.identity.address, **replica.addresses}, lambda: node.members)
-    broker = RaftBroker(parts, replica, addresses, restart)
+    meta, services, table_services = build_meta(parts, tables, lambda: driver.accepts_sends)
+    broker = RaftBroker(parts, replica, addresses, meta, restart)
     driver = RaftDriver(node, replica.log, loop.store, replica.term_file, parts.clock, addresses, broker)
     loop.end_of_turn.on_written(driver.end_turn)
     loop.store.retention.keep_from(driver.needed_offset)
@@ -134,23 +168,31 @@ def build_raft(parts: BrokerParts, replica: RaftReplica, restart: Restart | None
         return "" if driver.is_leader else leader_address()
 
     control = parts.access.control
+    confirmed = ConfirmedRequests(meta)
     forwarder = Forwarder(
         parts.remoting_client, lambda: driver.accepts_sends, other_leader,
         lambda user: control is not None and control.users.is_inner(user), parts.clock,
-        serves_reads=lambda: settings.slave_read_enable,
+        serves_reads=lambda: settings.slave_read_enable, handle=confirmed.handle,
     )  # fmt: skip
-    transfers = Transfers(driver, forwarder, addresses.of, lambda: settings.route_refresh_ms)
+    transfers = Transfers(
+        driver, forwarder, addresses.of, lambda: settings.route_refresh_ms, meta.flush_progress
+    )
     peer = RaftPeer(replica.group, node.me, driver.receive)
-    return Capability(
+    step = RaftStep(settings, driver, leader_address, lambda: services.have_started(node.term))
+    capability = Capability(
         rows=(
             *RaftRequests(control, peer).rows(),
             *MemberRequests(GroupOfReplica(replica.group, driver, addresses)).rows(),
             *transfers.rows(),
         ),
-        steps=(forwarder, RaftStep(settings, driver, leader_address)),
+        steps=(forwarder, step, confirmed),
         permits_plain_sends=lambda: driver.accepts_sends,
-        interceptors=(SpecialMessages(),),
-        services=(RoleService("raft", frozenset({Role.MASTER, Role.SLAVE}), start, stop),),
+        services=(
+            RoleService("raft", frozenset({Role.MASTER, Role.SLAVE}), start, stop),
+            *table_services,
+            services.before(),
+        ),
         leave=transfers.leave,
         figures=raft_figures(driver, loop.store.positions, leader_address, parts.clock),
     )
+    return capability, services

@@ -44,6 +44,7 @@ _log = get_logger(__name__)
 
 READ_BYTES = 1 << 20
 """Most records of one message, in bytes; one record may be longer."""
+NO_LEADER = "this replica does not lead its group: send to the leader"
 
 KEEP_MS = 3_600_000
 """For how long a leader keeps what a silent member lacks, if the disk has room."""
@@ -104,6 +105,8 @@ class RaftDriver:
         self._is_running = False
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms = 0
+        self._opening: tuple[int, int] | None = None
+        """The term that this replica leads, and the CommitLog offset that it must have flushed to open."""
         self._end, self._flushed, self._min = log.end, log.flushed, log.min
         self._do: dict[type, Callable[[Any], None]] = {
             do.SaveTerm: lambda effect: self._term_file.write(effect.saved),
@@ -118,7 +121,7 @@ class RaftDriver:
             do.RepairRange: self._repair,
             do.Confirm: lambda effect: self._log.confirm(effect.offset),
             do.BecomeLeader: lambda effect: _log.info("raft_leader_elected", term=effect.term),
-            do.OpenForSends: lambda effect: self._broker.open_for_sends(effect.term),
+            do.OpenForSends: self._prepare_to_open,
             do.LoseLeadership: self._lose_leadership,
             do.Fail: lambda effect: self._fail(effect.reason),
         }
@@ -126,7 +129,7 @@ class RaftDriver:
     @property
     def accepts_sends(self) -> bool:
         """True while this replica leads, and may append."""
-        return self._is_running and self.node.accepts_sends
+        return self._is_running and self.node.accepts_sends and self._opening is None
 
     @property
     def is_leader(self) -> bool:
@@ -138,6 +141,7 @@ class RaftDriver:
     def start(self) -> None:
         """Take part in the group, on the running event loop."""
         self._is_running = True
+        self._store.positions.shortage = NO_LEADER
         damage = self._log.damage
         self._run(self.node.start)
         if damage is not None:
@@ -147,6 +151,7 @@ class RaftDriver:
     def stop(self) -> None:
         """Take no further part; waiting acknowledgements fail."""
         self._is_running = False
+        self._store.positions.shortage = NO_LEADER
         if self._timer is not None:
             self._timer.cancel()
         self._abandon("this replica is being stopped")
@@ -222,6 +227,7 @@ class RaftDriver:
         if log.flushed != self._flushed and self._is_running:
             self._flushed = log.flushed
             self._run(lambda: self.node.on(Flushed(self._flushed), self._now()))
+        self._open_if_flushed()
         if log.min > self._min and self._is_running:
             self._min = log.min
             self._run(lambda: self.node.on(Trimmed(self._min), self._now()))
@@ -263,6 +269,8 @@ class RaftDriver:
                 if not self._is_running:
                     return
                 self._do[type(effect)](effect)
+            if self._is_running:  # also while the leadership is being transferred: services append, too
+                self._store.positions.shortage = "" if self.accepts_sends else NO_LEADER
         except CannotLead as error:
             reason = str(error)
             self._run(lambda: self.node.resign(reason, self._now()))
@@ -291,12 +299,25 @@ class RaftDriver:
 
     def _append_group_record(self, effect: do.AppendGroupRecord) -> None:
         members = effect.members.with_addresses(self._addresses.of_each(effect.members))
+        self._store.positions.shortage = ""
         try:
             record = self._log.append_group_record(effect.term, members)
         except StoreError as error:  # such as a full disk; nothing was appended
             raise CannotLead(f"its first record cannot be appended: {error}") from error
         self._end = self._log.end
         self._run(lambda: self.node.on(GroupRecordAppended(record, self._end), self._now()))
+
+    def _prepare_to_open(self, effect: do.OpenForSends) -> None:
+        self._opening = (effect.term, self._log.confirmed)
+        self._open_if_flushed()
+
+    def _open_if_flushed(self) -> None:
+        """Open for sends when this disk has what the majority has confirmed: the tables need all of it."""
+        if self._opening is not None and self._log.flushed >= self._opening[1] and self._is_running:
+            term, self._opening = self._opening[0], None
+            self._store.confirm()
+            self._store.positions.shortage = ""
+            self._broker.open_for_sends(term)
 
     def _truncate(self, effect: do.Truncate) -> None:
         _log.info("raft_log_truncated", offset=effect.offset, end=self._end)
@@ -328,6 +349,8 @@ class RaftDriver:
 
     def _lose_leadership(self, effect: do.LoseLeadership) -> None:
         _log.warning("raft_leadership_lost", reason=effect.reason)
+        self._opening = None
+        self._store.positions.shortage = NO_LEADER  # before a foreign byte: services stop later
         self._abandon(f"this replica does not lead its group any more: {effect.reason}; send again")
         self._broker.lose_leadership()
 

@@ -45,6 +45,7 @@ class Forwarder:
         clock: Clock,
         *,
         serves_reads: Callable[[], bool],
+        handle: Callable[[RequestContext], RemotingCommand | None],
     ) -> None:
         """Create the step.
 
@@ -55,6 +56,7 @@ class Forwarder:
             is_inner: returns True for the name of the inner user.
             clock: for the end of the window.
             serves_reads: returns True if a follower serves pulls.
+            handle: handles a request here, and returns the response, or None if it is sent later.
         """
         self._client = client
         self._accepts_sends = accepts_sends
@@ -62,6 +64,7 @@ class Forwarder:
         self._is_inner = is_inner
         self._clock = clock
         self._serves_reads = serves_reads
+        self._handle = handle
         self._until_ms = 0
         self._waiting_bytes = 0
         self.forwarded = 0
@@ -117,7 +120,7 @@ class Forwarder:
                     f"the new leader is not known after {HOLD_MS:,} ms",
                 )
             await asyncio.sleep(RETRY_MS / 1000)
-        return context.row.handler(context)  # the transfer has failed
+        return self._handle(context)  # the transfer has failed
 
     async def _attempt(self, context: RequestContext) -> RemotingCommand | None:
         """Return the leader's response; None if there is no leader yet. Raises Refused if it was lost."""

@@ -34,6 +34,7 @@ class Transfers:
         forwarder: Forwarder,
         address_of: Callable[[Member], str],
         forward_ms: Callable[[], int],
+        flush_progress: Callable[[], object],
     ) -> None:
         """Create the handler.
 
@@ -42,11 +43,13 @@ class Transfers:
             forwarder: forwards requests to the new leader.
             address_of: returns the address of a member.
             forward_ms: returns how long requests are forwarded after a transfer.
+            flush_progress: logs offsets and progress, which the new leader then has.
         """
         self._driver = driver
         self._forwarder = forwarder
         self._address_of = address_of
         self._forward_ms = forward_ms
+        self._flush_progress = flush_progress
 
     def rows(self) -> Iterable[RequestRow]:
         """Return the entries of the request table that this class handles."""
@@ -89,6 +92,7 @@ class Transfers:
     async def hand_over(self, member: Member) -> None:
         """Transfer the leadership, and wait until the member leads. Raises Refused if it does not."""
         driver = self._driver
+        self._flush_progress()
         try:
             driver.transfer(member)
         except NotAllowed as error:

@@ -35,14 +35,9 @@ def log_of(group: Group, replica: int) -> bytes:
 
 
 async def refuses_what_is_not_replicated(group: Group) -> None:
-    for name in ("DELAY", "TIMER_DELAY_MS", "TRAN_MSG"):
-        properties = f"KEYS\x01k\x02{name}\x01true\x02"
-        _, special = await group.of_leader(partial(Peer.send, topic="T", properties=properties))
-        assert special.code == ResponseCode.MESSAGE_ILLEGAL
-        assert "not supported yet with replication: raft" in (special.remark or "")
     _, forbidden = await group.of_leader(partial(Peer.send, topic=GROUP_TOPIC))
     assert forbidden.code == ResponseCode.NO_PERMISSION
-    for code in (RequestCode.DELETE_TOPIC_IN_BROKER, RequestCode.LOCK_BATCH_MQ):
+    for code in (RequestCode.DELETE_TOPIC_IN_BROKER, RequestCode.AUTH_CREATE_USER):
         refused = await group.peers[0].ask(code, {"topic": "T"}, b"{}")
         assert refused.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
         assert "not supported yet with replication: raft" in (refused.remark or "")

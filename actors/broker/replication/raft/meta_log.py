@@ -1,0 +1,234 @@
+"""MetaLog: writes the changes of a leader's tables into the log of its group, and applies them elsewhere.
+
+    leader     table changed ──→ record appended ──confirmed──→ the request is answered
+    follower   record dispatched (`GroupTables`) ──→ table changed
+    deposed    tables are those of the confirmed records again; the log has the rest, or has lost it
+
+Definitions are logged at once, before the message that needs them; progress once per second, and before a
+transfer of the leadership (`flush_progress`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Any
+
+from actors.broker.replication.raft.group_tables import GroupTables, save_tables
+from actors.broker.replication.raft.meta_record import (
+    META_TOPIC,
+    RECORD_BYTES,
+    Entry,
+    Key,
+    encode_changes,
+    encode_full,
+)
+from actors.broker.replication.raft.table_kinds import LOCK, OWN_TOPICS, TOPIC, Kind
+from store.commitlog.positions import Callback
+from store.logs import get_logger
+from store.message.record import RecordDraft
+from store.message_store import MessageStore
+from store.store_errors import StoreError
+
+_log = get_logger(__name__)
+
+
+class MetaLog:
+    """Replicates the tables of one broker."""
+
+    def __init__(
+        self,
+        store: MessageStore,
+        confirmed: GroupTables,
+        kinds: Mapping[str, Kind],
+        leads: Callable[[], bool],
+    ) -> None:
+        """Create the object, and take over the confirmed entries.
+
+        Args:
+            store: has the log.
+            confirmed: the confirmed entries, whose file is loaded here.
+            kinds: the tables.
+            leads: returns True while this replica may append.
+
+        Raises StoreError if the file of the confirmed entries, or a record, is damaged.
+        """
+        self._store = store
+        self._confirmed = confirmed
+        self._kinds = kinds
+        self._leads = leads
+        self._record_bytes = min(RECORD_BYTES, store.settings.commit_log_file_bytes // 4)
+        self._is_open = False
+        self._logged: dict[Key, tuple[int, Any]] = {}
+        """The entries that are appended, but not dispatched yet, with the queue offset of their record."""
+        self._unlogged: dict[Key, None] = {}
+        """Changed entries whose append has failed."""
+        self._end = 0
+        self._versions: dict[str, object] = {}
+        self._saved = -1
+        self._full_end = 0
+        self._kept: dict[str, set[str]] = {}
+        """The names of the entries that this replica had when it took over."""
+        confirmed.load(store, self._applied)
+        self._restore(removes_others=False)
+
+    # ---- leader --------------------------------------------------------------------------------------------
+
+    def take_over(self) -> None:
+        """Begin to log changes: all confirmed records are applied, and this replica may append.
+
+        Entries that only this replica has, such as its system topics, are logged now.
+        """
+        self._restore(removes_others=False)
+        self._kept = {kind: set(table.all()) for kind, table in self._kinds.items()}
+        self._versions.clear()
+        self._full_end = 0
+        self._is_open = True
+        self.flush_progress()
+
+    def resign(self) -> None:
+        """Stop to log changes, and make the tables those of the confirmed records again."""
+        if self._is_open:
+            self._is_open = False
+            self._logged.clear()
+            self._unlogged.clear()
+            self._restore(removes_others=True)
+
+    def _restore(self, *, removes_others: bool) -> None:
+        """Put all confirmed entries into the tables; remove those that were created since `take_over`."""
+        for kind, table in self._kinds.items():
+            wanted, found = self._confirmed.of_kind(kind), table.all()
+            for name, value in wanted.items():
+                if found.get(name) != value or kind == LOCK:  # locks get their full time again
+                    table.put(name, value)
+            if removes_others:
+                for name in found.keys() - wanted.keys() - self._kept[kind]:
+                    table.put(name, None)
+
+    def changed(self, kind: str, name: str) -> None:
+        """Log an entry of the leader's table that was changed; other replicas do nothing."""
+        if name and self._is_open and self._leads() and not (kind == TOPIC and name in OWN_TOPICS):
+            self._append([Entry(kind, name, self._kinds[kind].get(name))])
+
+    def flush_progress(self, kinds: Collection[str] = ()) -> int:
+        """Log the entries of these kinds, or of all, that have changed since they were logged.
+
+        Returns the CommitLog offset at which the last record of changes ends: when it is confirmed, all of
+        them are. On a replica that does not lead, nothing happens.
+        """
+        if self._is_open and self._leads():
+            retried = [Entry(kind, name, self._kinds[kind].get(name)) for kind, name in self._unlogged]
+            self._append([*retried, *self._changes(kinds or self._kinds)])
+        return self._end
+
+    def when_confirmed(self, kinds: Collection[str], callback: Callback) -> None:
+        """Log what has changed in these kinds, and call `callback` when all changes are confirmed.
+
+        It gets the error if that fails, which leaves open whether the change takes effect.
+        """
+        end = self.flush_progress(kinds)
+        if not self._is_open:
+            callback(StoreError("this replica does not lead its group any more: repeat the request"))
+        elif self._unlogged:
+            reason = self._store.write_refusal or "the log refuses it"
+            callback(StoreError(f"the change is not replicated: {reason}; repeat the request"))
+        elif end <= self._store.positions.confirmed:
+            callback(None)
+        else:
+            self._store.on_confirmed(end, callback)
+
+    def _changes(self, kinds: Iterable[str]) -> list[Entry]:
+        """Return the entries of the tables that differ from what is logged."""
+        found: list[Entry] = []
+        for kind in kinds:
+            table = self._kinds[kind]
+            version = table.version()
+            if self._versions.get(kind) == version:
+                continue
+            self._versions[kind] = version
+            entries, logged = table.all(), self._all_logged(kind)
+            found += [
+                Entry(kind, name, entries.get(name))
+                for name in entries | logged
+                if entries.get(name) != logged.get(name)
+            ]
+        return found
+
+    def _all_logged(self, kind: str) -> dict[str, Any]:
+        """Return the entries of a kind as the log has them, confirmed or not."""
+        entries = self._confirmed.of_kind(kind)
+        for (each, name), (_, value) in self._logged.items():
+            if each == kind:
+                entries[name] = value
+        return {name: value for name, value in entries.items() if value is not None}
+
+    def _append(self, changed: Iterable[Entry]) -> None:
+        """Append records with these entries, except those that are logged so already."""
+        entries = [each for each in changed if each.value != self._logged_value((each.kind, each.name))]
+        self._unlogged.update(dict.fromkeys((each.kind, each.name) for each in entries))
+        try:
+            for body, piece in encode_changes(entries, self._record_bytes):
+                result = self._store.append(RecordDraft(META_TOPIC, 0, body))
+                self._end = result.physical_offset + result.size_bytes
+                for kind, name, value in piece:
+                    self._logged[kind, name] = (result.queue_offset, value)
+                    self._unlogged.pop((kind, name), None)
+        except StoreError as error:  # such as a full disk: the next call tries again
+            _log.warning("raft_change_not_logged", entries=len(self._unlogged), error=str(error))
+
+    def _logged_value(self, key: Key) -> Any:
+        if key in self._logged:
+            return self._logged[key][1]
+        return self._confirmed.entries.get(key)
+
+    # ---- every replica -------------------------------------------------------------------------------------
+
+    def _applied(self, entry: Entry) -> None:
+        """Apply a confirmed entry; the leader has it already."""
+        key = (entry.kind, entry.name)
+        if self._is_open:
+            logged = self._logged.get(key)
+            if logged is not None and logged[0] < self._confirmed.next_offset:
+                del self._logged[key]
+            return
+        table = self._kinds.get(entry.kind)
+        if table is not None and table.get(entry.name) != entry.value:
+            table.put(entry.name, entry.value)
+
+    async def turn(self) -> None:
+        """Log progress, write a full set if it is due, and save the confirmed entries; once per second."""
+        self.flush_progress()
+        self._write_full_if_due()
+        confirmed = self._confirmed
+        if confirmed.changes != self._saved and confirmed.is_whole:
+            saved, content = confirmed.changes, confirmed.content()
+            await asyncio.to_thread(save_tables, self._store.root, content)
+            self._saved = saved
+
+    def _write_full_if_due(self) -> None:
+        """Write all entries again while the records of the last full set are in the oldest file.
+
+        So the log of each replica always has a full set: a replica that joins the group needs nothing else.
+        """
+        positions, file_bytes = self._store.positions, self._store.settings.commit_log_file_bytes
+        oldest_end = (positions.min // file_bytes + 1) * file_bytes
+        is_due = self._confirmed.full_from < oldest_end <= self._last_file
+        is_pending = self._full_end > positions.dispatched
+        if is_pending or not (is_due and self._is_open and self._leads()):
+            return
+        entries = dict(self._confirmed.entries)
+        entries |= {key: value for key, (_, value) in self._logged.items()}
+        rows = [Entry(kind, name, value) for (kind, name), value in entries.items() if value is not None]
+        try:
+            for body in encode_full(rows, self._record_bytes):
+                result = self._store.append(RecordDraft(META_TOPIC, 0, body))
+                self._end = self._full_end = result.physical_offset + result.size_bytes
+            _log.info("raft_full_set_logged", entries=len(rows), end=self._end)
+        except StoreError as error:
+            _log.warning("raft_change_not_logged", entries=len(rows), error=str(error))
+
+    @property
+    def _last_file(self) -> int:
+        """The CommitLog offset at which the last file begins."""
+        file_bytes = self._store.settings.commit_log_file_bytes
+        return self._store.positions.written // file_bytes * file_bytes

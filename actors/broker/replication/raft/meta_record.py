@@ -1,0 +1,81 @@
+"""The body of a record of system topic `rmq_sys_raymq_meta`, queue 0: changed entries of a group's tables.
+
+    {"entries": [["topic", "orders", {"topicName": "orders", ...}], ["group", "audit", null]]}
+    {"full": "begin", "entries": [...]}  {"full": "more", ...}  {"full": "end", ...}
+
+An entry is [kind, name, value]; null deletes it. The records from "begin" to "end" together have all entries.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Final, NamedTuple
+
+import orjson
+
+META_TOPIC: Final = "rmq_sys_raymq_meta"
+RECORD_BYTES: Final = 256 * 1024
+"""Size at which the entries of one change continue in the next record; less with small log files."""
+
+Key = tuple[str, str]
+"""The kind and the name of an entry."""
+BEGIN, MORE, END = "begin", "more", "end"
+
+
+class Entry(NamedTuple):
+    """A changed entry of a table."""
+
+    kind: str
+    name: str
+    value: Any
+    """A JSON value; None deletes the entry."""
+
+
+class MetaRecord(NamedTuple):
+    """The content of one record."""
+
+    entries: Sequence[Entry]
+    part: str = ""
+    """Which part of a full set it is; empty for changes."""
+
+
+def encode_changes(
+    entries: Sequence[Entry], record_bytes: int = RECORD_BYTES
+) -> Iterator[tuple[bytes, Sequence[Entry]]]:
+    """Yield the bodies of the records with these changes, and the entries in each."""
+    for piece in _pieces(entries, record_bytes):
+        yield orjson.dumps({"entries": list(map(list, piece))}), piece
+
+
+def encode_full(entries: Sequence[Entry], record_bytes: int = RECORD_BYTES) -> Iterator[bytes]:
+    """Yield the bodies of the records of a full set."""
+    pieces = [[], *_pieces(entries, record_bytes)]
+    for number, piece in enumerate(pieces):
+        yield orjson.dumps({"full": MORE if number else BEGIN, "entries": list(map(list, piece))})
+    yield orjson.dumps({"full": END, "entries": []})
+
+
+def decode_meta(body: bytes | memoryview) -> MetaRecord:
+    """Return the content of a body. Raises ValueError if it is not one of a meta record."""
+    try:
+        fields: Any = orjson.loads(body)
+        part = fields.get("full", "")
+        entries = [Entry(str(kind), str(name), value) for kind, name, value in fields["entries"]]
+    except (orjson.JSONDecodeError, AttributeError, KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"not the body of a meta record: {error!r}") from error
+    if part not in ("", BEGIN, MORE, END):
+        raise ValueError(f"not the body of a meta record: full is {part!r}")
+    return MetaRecord(entries, part)
+
+
+def _pieces(entries: Sequence[Entry], record_bytes: int) -> Iterator[Sequence[Entry]]:
+    piece: list[Entry] = []
+    size_bytes = 0
+    for entry in entries:
+        piece.append(entry)
+        size_bytes += len(orjson.dumps(list(entry)))
+        if size_bytes >= record_bytes:
+            yield piece
+            piece, size_bytes = [], 0
+    if piece:
+        yield piece

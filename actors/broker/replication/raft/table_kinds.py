@@ -1,0 +1,286 @@
+"""The tables of a broker that a Raft group replicates: their entries as JSON, by kind and name.
+
+    definitions   topic, group, mode                          logged when they change
+    progress      offset, generation, lock, delay, order,     logged once per second, if they have changed
+                  timer
+
+Values have only what JSON has, so that an entry equals itself after it was logged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final, Protocol
+
+from actors.broker.group.queue_locks import QueueLocks
+from actors.broker.metadata.tables import BrokerTables
+from actors.broker.replication.raft.meta_record import META_TOPIC
+from actors.raft.group_record import GROUP_TOPIC
+from actors.remoting.bodies.locks import HeldLock
+from store.message.group_config import SubscriptionGroupConfig
+from store.message.message_queue import MessageQueue
+from store.message.topic_config import TopicConfig
+from store.metadata import MessageRequestMode, OrderBatch
+from store.timer.timer_checkpoint import TimerCheckpoint
+
+TOPIC, GROUP, MODE, LOCK, OFFSET = "topic", "group", "mode", "lock", "offset"
+OWN_TOPICS: Final = frozenset({GROUP_TOPIC, META_TOPIC})
+"""Each replica creates them from its log."""
+LOCK_MS: Final = 60_000
+"""A lock that is taken over gets its full time: renewals are not logged."""
+
+
+class Kind(Protocol):
+    """The entries of one table."""
+
+    def all(self) -> dict[str, Any]:
+        """Return all entries by name."""
+
+    def get(self, name: str) -> Any:
+        """Return the value of an entry; None if it does not exist."""
+
+    def put(self, name: str, value: Any) -> None:
+        """Create or replace an entry; with None, remove it."""
+
+    def version(self) -> object:
+        """Return a value that differs after each change."""
+
+
+class TopicKind:
+    """Topics; the system topics, too, because their queues may have been changed."""
+
+    def __init__(self, tables: BrokerTables) -> None:
+        self._tables = tables
+
+    def all(self) -> dict[str, Any]:
+        """Return all topics."""
+        table = self._tables.topics.table
+        return {name: topic.to_json() for name, topic in table.topics.items() if name not in OWN_TOPICS}
+
+    def get(self, name: str) -> Any:
+        """Return the settings of a topic."""
+        topic = None if name in OWN_TOPICS else self._tables.topics.table.topics.get(name)
+        return None if topic is None else topic.to_json()
+
+    def put(self, name: str, value: Any) -> None:
+        """Create, change or remove a topic; its queues stay."""
+        self._tables.restore_topic(name, None if value is None else TopicConfig.from_json(value))
+
+    def version(self) -> object:
+        """Return the data version."""
+        return self._tables.topics.table.data_version
+
+
+class GroupKind:
+    """Subscription groups."""
+
+    def __init__(self, tables: BrokerTables) -> None:
+        self._tables = tables
+
+    def all(self) -> dict[str, Any]:
+        """Return all groups."""
+        return {name: group.to_json() for name, group in self._tables.groups.table.groups.items()}
+
+    def get(self, name: str) -> Any:
+        """Return the settings of a group."""
+        group = self._tables.groups.table.groups.get(name)
+        return None if group is None else group.to_json()
+
+    def put(self, name: str, value: Any) -> None:
+        """Create, change or remove a group."""
+        group = None if value is None else SubscriptionGroupConfig.from_json(value)
+        self._tables.restore_group(name, group)
+
+    def version(self) -> object:
+        """Return the data version."""
+        return self._tables.groups.table.data_version
+
+
+class ModeKind:
+    """Request modes, by `topic@group`."""
+
+    def __init__(self, tables: BrokerTables) -> None:
+        self._tables = tables
+
+    def all(self) -> dict[str, Any]:
+        """Return all modes."""
+        modes = self._tables.request_modes.table.modes
+        return {
+            f"{topic}@{group}": mode.to_json()
+            for topic, groups in modes.items()
+            for group, mode in groups.items()
+        }
+
+    def get(self, name: str) -> Any:
+        """Return the mode of a topic and group."""
+        topic, _, group = name.partition("@")
+        mode = self._tables.request_modes.table.modes.get(topic, {}).get(group)
+        return None if mode is None else mode.to_json()
+
+    def put(self, name: str, value: Any) -> None:
+        """Set or remove a mode."""
+        topic, _, group = name.partition("@")
+        mode = None if value is None else MessageRequestMode.from_json(value)
+        self._tables.request_modes.restore(topic, group, mode)
+
+    def version(self) -> object:
+        """Return the modes themselves: they are few."""
+        return self.all()
+
+
+class QueueKind:
+    """A table of numbers by `topic@group` and queue id: committed offsets or generations."""
+
+    def __init__(
+        self,
+        table: Callable[[], dict[str, dict[int, Any]]],
+        version: Callable[[], object],
+        on_put: Callable[[], None],
+        encode: Callable[[Any], Any] = lambda value: value,
+        decode: Callable[[Any], Any] = lambda value: value,
+    ) -> None:
+        self._table = table
+        self._version = version
+        self._on_put = on_put
+        self._encode = encode
+        self._decode = decode
+
+    def all(self) -> dict[str, Any]:
+        """Return all entries."""
+        return {name: self._rows(queues) for name, queues in self._table().items() if queues}
+
+    def get(self, name: str) -> Any:
+        """Return rows (queue id, value), sorted."""
+        queues = self._table().get(name)
+        return self._rows(queues) if queues else None
+
+    def put(self, name: str, value: Any) -> None:
+        """Replace the queues of an entry."""
+        if value is None:
+            self._table().pop(name, None)
+        else:
+            self._table()[name] = {queue: self._decode(each) for queue, each in value}
+        self._on_put()
+
+    def version(self) -> object:
+        """Return the version of the table."""
+        return self._version()
+
+    def _rows(self, queues: Mapping[int, Any]) -> list[list[Any]]:
+        return [[queue, self._encode(queues[queue])] for queue in sorted(queues)]
+
+
+class LockKind:
+    """Queue locks, by group."""
+
+    def __init__(self, locks: QueueLocks) -> None:
+        self._locks = locks
+
+    def all(self) -> dict[str, Any]:
+        """Return the locks of all groups as rows (topic, broker, queue id, owner, generation)."""
+        found: dict[str, Any] = {}
+        for locks in self._locks.held():
+            for lock in locks:
+                found.setdefault(lock.group, []).append([*lock.queue, lock.owner, lock.generation])
+        return {group: sorted(rows) for group, rows in found.items()}
+
+    def get(self, name: str) -> Any:
+        """Return the locks of a group."""
+        return self.all().get(name)
+
+    def put(self, name: str, value: Any) -> None:
+        """Replace the locks of a group; they expire after their full time."""
+        self._locks.replace_group(
+            name,
+            [
+                HeldLock(name, owner, MessageQueue(topic, broker, queue_id), generation, LOCK_MS)
+                for topic, broker, queue_id, owner, generation in value or ()
+            ],
+        )
+
+    def version(self) -> object:
+        """Return the number of changes, and of locks: an expired lock is not counted as a change."""
+        return self._locks.changes, len(self._locks)
+
+
+class DelayKind:
+    """The delivered offset of each delay level, up to what cannot be lost."""
+
+    def __init__(self, tables: BrokerTables) -> None:
+        self._table = tables.delay_offsets
+
+    def all(self) -> dict[str, Any]:
+        """Return the offsets of all levels."""
+        return {str(level): offset for level, offset in self._table.settled.items()}
+
+    def get(self, name: str) -> Any:
+        """Return the offset of a level."""
+        return self._table.settled.get(int(name))
+
+    def put(self, name: str, value: Any) -> None:
+        """Set the offset of a level."""
+        self._table.restore(int(name), value or 0)
+
+    def version(self) -> object:
+        """Return the offsets themselves: they are few."""
+        return self.all()
+
+
+class TimerKind:
+    """The saved progress of the timer; `put` only notes it until the timer is started."""
+
+    _NAME = "checkpoint"
+
+    def __init__(self, checkpoint: Callable[[], TimerCheckpoint]) -> None:
+        """Create the object; `checkpoint` returns the progress of this replica's timer."""
+        self._checkpoint = checkpoint
+        self.followed: TimerCheckpoint | None = None
+        """The progress of another replica's timer, from which this one's must resume."""
+
+    def all(self) -> dict[str, Any]:
+        """Return the progress, if there is any."""
+        value = self.get(self._NAME)
+        return {} if value is None else {self._NAME: value}
+
+    def get(self, name: str) -> Any:
+        """Return the time and offset of the progress."""
+        found = self.followed or self._checkpoint()
+        return [found.last_read_ms, found.master_queue_offset] if found.last_read_ms else None
+
+    def put(self, name: str, value: Any) -> None:
+        """Note the progress of another replica's timer."""
+        if value is not None:
+            last_read_ms, queue_offset = value
+            self.followed = TimerCheckpoint(
+                last_read_ms, queue_offset=queue_offset, master_queue_offset=queue_offset
+            )
+
+    def version(self) -> object:
+        """Return the progress."""
+        return self.all()
+
+
+def kinds_of(tables: BrokerTables, locks: QueueLocks) -> Iterator[tuple[str, Kind]]:
+    """Yield the replicated tables, except the timer's, in the order in which a change of all is logged."""
+    offsets = tables.offsets
+
+    def offsets_changed() -> None:
+        offsets.changes += 1
+
+    yield TOPIC, TopicKind(tables)
+    yield GROUP, GroupKind(tables)
+    yield MODE, ModeKind(tables)
+    yield OFFSET, QueueKind(lambda: offsets.table.offsets, lambda: offsets.changes, offsets_changed)
+    yield "generation", QueueKind(lambda: offsets.generations, lambda: offsets.changes, offsets_changed)
+    yield LOCK, LockKind(locks)
+    yield "delay", DelayKind(tables)
+    yield (
+        "order",
+        QueueKind(
+            lambda: tables.orders.batches,
+            lambda: tables.orders.to_json(),
+            tables.order_changes.note,
+            OrderBatch.to_json,
+            OrderBatch.from_json,
+        ),
+    )
