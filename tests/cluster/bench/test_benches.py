@@ -133,6 +133,7 @@ def test_error_contains_log_of_broker_that_did_not_start(tmp_path: Path) -> None
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.extended  # cli/test_interrupts.py has one that several signals stop
 def test_terminated_benchmark_deletes_its_files(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "cluster.cli.main", "bench", "send-one", "--directory", str(tmp_path)]
     with subprocess.Popen(command, cwd=REPO, stderr=subprocess.PIPE, text=True) as bench:
