@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import tarfile
-import time
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -64,7 +63,7 @@ def pytest_runtest_makereport(
     """Add the logs of the processes of a failed test to its report."""
     report = yield
     if call.excinfo is not None and not call.excinfo.errisinstance(pytest.skip.Exception):
-        for path, tail in log_tails(_temporary_roots, time.time() - call.duration - 1):
+        for path, tail in log_tails(_temporary_roots, call.start - 1):
             report.sections.append((f"last lines of {path}", tail))
     return report
 

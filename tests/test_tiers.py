@@ -46,7 +46,7 @@ FAILS_ONCE = """
 from pathlib import Path
 import pytest
 
-{mark}
+@pytest.mark.faults
 def test_it():
     ran_before = Path(__file__ + ".ran")
     if not ran_before.exists():
@@ -60,49 +60,46 @@ def test_it(tmp_path):
 """
 
 
-@pytest.fixture
-def small_suite(tmp_path: Path) -> Path:
-    """Create a suite with two files in each lane, two files of unit tests, and the hooks of this suite."""
-    (tmp_path / "conftest.py").write_text((REPO / "tests" / "conftest.py").read_text())
-    for name in FILES:
-        path = tmp_path / "tests" / name
+@pytest.fixture(scope="module")
+def output(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Return the output of a suite with the hooks of this one.
+
+    It has three files in one lane, two in the other, and three of unit tests.
+    """
+    suite = tmp_path_factory.mktemp("suite")
+    (suite / "conftest.py").write_text((REPO / "tests" / "conftest.py").read_text())
+    passes = "import pytest\n@pytest.mark.parametrize('n', range(4))\ndef test_it(n): pass\n"
+    texts = dict.fromkeys(FILES, passes)
+    for name, text in {**texts, "faults/test_g.py": FAILS_ONCE, "store/test_h.py": LOGS_AND_FAILS}.items():
+        path = suite / "tests" / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text("import pytest\n@pytest.mark.parametrize('n', range(4))\ndef test_it(n): pass\n")
-    (tmp_path / "pytest.ini").write_text(SETTINGS)
-    return tmp_path
-
-
-def run(suite: Path, *options: str) -> subprocess.CompletedProcess[str]:
+        path.write_text(text)
+    (suite / "pytest.ini").write_text(SETTINGS)
     # Sessions that run at the same time remove each other's files from the default directory.
     directories = ["--rootdir", str(suite), "--basetemp", str(suite / "temporary")]
-    command = [sys.executable, "-m", "pytest", *directories, *options, "tests"]
+    command = [sys.executable, "-m", "pytest", *directories, "-v", "tests"]
     environment = {"PYTHONPATH": str(REPO), "PATH": "/usr/bin:/bin", "HOME": str(suite)}
-    return subprocess.run(
+    done = subprocess.run(
         command, cwd=suite, env=environment, capture_output=True, text=True, timeout=LIMIT_S, check=False
     )
+    return done.stdout + done.stderr
 
 
-def test_each_lane_runs_on_one_worker(small_suite: Path) -> None:
-    done = run(small_suite, "-v")
-    ran = re.findall(r"^\[(gw\d)\].* PASSED (\S+)", done.stdout, re.MULTILINE)
-    assert len(ran) == 24, done.stdout + done.stderr
+def test_each_lane_runs_on_one_worker(output: str) -> None:
+    ran = re.findall(r"^\[(gw\d)\].* PASSED (\S+)", output, re.MULTILINE)
+    assert len(ran) == 25, output
     workers = {lane: {worker for worker, nodeid in ran if lane_of(nodeid) == lane} for lane in LANES}
     assert [len(each) for each in workers.values()] == [1, 1]
     assert workers["ray"] != workers["java"]
 
 
-def test_failed_system_tests_are_repeated_once_and_unit_tests_are_not(small_suite: Path) -> None:
-    (small_suite / "tests/faults/test_b.py").write_text(FAILS_ONCE.format(mark="@pytest.mark.faults"))
-    (small_suite / "tests/store/test_e.py").write_text(FAILS_ONCE.format(mark=""))
-    done = run(small_suite)
-    assert "flaky: tests/faults/test_b.py::test_it" in done.stdout, done.stdout + done.stderr
-    assert "FAILED tests/store/test_e.py::test_it" in done.stdout
-    assert "1 failed, 17 passed, 1 rerun" in done.stdout
+def test_failed_system_tests_are_repeated_once_and_unit_tests_are_not(output: str) -> None:
+    assert "flaky: tests/faults/test_g.py::test_it" in output, output
+    assert "FAILED tests/store/test_h.py::test_it" in output
+    assert "1 failed, 25 passed, 1 rerun" in output
 
 
-def test_failure_report_shows_process_logs(small_suite: Path) -> None:
-    (small_suite / "tests/store/test_e.py").write_text(LOGS_AND_FAILS)
-    done = run(small_suite)
-    assert re.search(r"last lines of .*/broker\.log", done.stdout), done.stdout + done.stderr
-    assert done.stdout.count("line\n") == 199
-    assert "refused\n" in done.stdout
+def test_failure_report_shows_process_logs(output: str) -> None:
+    assert re.search(r"last lines of .*/broker\.log", output), output
+    assert output.count("line\n") == 199
+    assert "refused\n" in output
