@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 GROUPS_MAX = 500
 """Consumer groups whose members are listed: each needs one request to each broker."""
+MEMBERS_MAX = 50
+"""Members whose queues are requested."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +53,47 @@ class MemberState:
     queues: Sequence[Mapping[str, Any]]
     properties: Mapping[str, Any]
     stack: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class QueueOwner:
+    """A queue of a group, the member that holds it, and the generation of its last assignment.
+
+    What is unknown is None: the owner if no member reports the queue, the generation with RocketMQ's brokers
+    and for members that assign the queues among themselves.
+    """
+
+    topic: str
+    broker: str
+    queue: int
+    owner: str | None
+    generation: int | None
+
+
+def queue_owners(admin: Admin, group: str) -> list[QueueOwner]:
+    """Return the owners of the queues of a group, as they report them. Raises `ClientError`."""
+    # Imported here, because the command line imports views before it needs a client.
+    from cluster.client.errors import ClientError, NotSupported, PermissionDenied
+
+    online = admin.group_connection(group)
+    owners: dict[tuple[str, str, int], str] = {}
+    for each in (online.connections if online else ())[:MEMBERS_MAX]:
+        try:
+            held = member_state(admin, group, each.client_id).queues
+        except ClientError:  # it does not respond, or has just left
+            continue
+        for queue in held:
+            if not queue.get("droped"):
+                owners[str(queue["topic"]), str(queue["brokerName"]), int(queue["queueId"])] = each.client_id
+    try:
+        generations = {
+            (queue.topic, queue.broker_name, queue.queue_id): number
+            for queue, number in admin.queue_generations(group).items()
+        }
+    except (NotSupported, PermissionDenied):
+        generations = {}
+    found = sorted(owners.keys() | generations.keys())
+    return [QueueOwner(*key, owners.get(key), generations.get(key)) for key in found]
 
 
 def list_clients(admin: Admin) -> Clients:

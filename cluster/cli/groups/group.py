@@ -134,6 +134,17 @@ def members(group: Group, nameserver: Nameserver = NAMESERVER, as_json: AsJson =
         out.table(f"members of {group}", _MEMBER_COLUMNS, rows)
 
 
+@app.command(epilog=examples("raymq group owners billing", "raymq group owners billing --json"))
+def owners(group: Group, nameserver: Nameserver = NAMESERVER, as_json: AsJson = False) -> None:
+    """Show which member holds each queue of a group, and the generation of its last assignment."""
+
+    with open_admin(nameserver, as_json=as_json) as (admin, out):
+        rows = [asdict(each) for each in clients.queue_owners(admin, group)]
+        if not rows and group not in admin.groups():
+            raise Failed(f"no group {group!r}; `raymq group list` shows all groups")
+        out.table(f"owners of {group}", ("topic", "broker", "queue", "owner", "generation"), rows)
+
+
 @app.command(
     epilog=examples("raymq group member billing CLIENT_ID", "raymq group member billing CLIENT_ID --json")
 )

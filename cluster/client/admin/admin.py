@@ -70,6 +70,7 @@ class Admin(BlockingFace[aio.Admin]):
     group_stats = blocking(aio.Admin.group_stats)
     all_group_stats = blocking(aio.Admin.all_group_stats)
     group_time_spans = blocking(aio.Admin.group_time_spans)
+    queue_generations = blocking(aio.Admin.queue_generations)
     group_connection = blocking(aio.Admin.group_connection)
     producers = blocking(aio.Admin.producers)
     all_producers = blocking(aio.Admin.all_producers)

@@ -28,11 +28,13 @@ from actors.remoting.bodies.progress import (
     decode_time_spans,
 )
 from actors.remoting.bodies.routes import decode_topic_list
-from actors.remoting.codes import RequestCode, ResponseCode
+from actors.remoting.codes import RayMQRequestCode, RequestCode, ResponseCode
 from actors.remoting.headers import ConsumerGroupHeader, TopicHeader
 from cluster.client.admin.admin_core import AdminCore
 from cluster.client.errors import BrokerRefused, GroupNotFound
 from store.message.group_config import SubscriptionGroupConfig
+from store.message.json_text import parse_rocketmq_json
+from store.message.message_queue import MessageQueue
 
 
 class GroupAdmin(AdminCore):
@@ -99,6 +101,22 @@ class GroupAdmin(AdminCore):
             response = await self._call(address, RequestCode.QUERY_CONSUME_TIME_SPAN, header)
             spans += decode_time_spans(response.body)
         return sorted(spans, key=lambda span: span.queue)
+
+    async def queue_generations(self, group: str) -> dict[MessageQueue, int]:
+        """Return the generation under which each queue was last assigned to a member of `group`.
+
+        Raises NotSupported for brokers of RocketMQ.
+        """
+        found: dict[MessageQueue, int] = {}
+        for broker, address in (await self._masters(None)).items():
+            response = await self._call(address, RayMQRequestCode.GET_ALL_GENERATIONS)
+            for key, queues in parse_rocketmq_json(response.body)["generations"].items():
+                topic, _, owner = key.partition("@")
+                if owner == group:
+                    found |= {
+                        MessageQueue(topic, broker, int(number)): each for number, each in queues.items()
+                    }
+        return found
 
     async def group_connection(self, group: str) -> ConsumerConnection | None:
         """Return the online members of `group` and their subscriptions, or None if no member is online."""

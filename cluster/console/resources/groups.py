@@ -17,7 +17,7 @@ from cluster.console.resources.lists import Listing, Page, Size, listing
 from cluster.console.routes import Name, Plan, Short, plan, route
 from cluster.console.sampler import Sampler
 from cluster.views import offsets
-from cluster.views.clients import Clients, MemberState, list_clients, member_state
+from cluster.views.clients import Clients, MemberState, QueueOwner, list_clients, member_state, queue_owners
 from cluster.views.groups import GroupDetails, describe_group, list_groups, members_of
 from store.clock import Clock
 from store.message.group_config import SubscriptionGroupConfig
@@ -103,6 +103,12 @@ class GroupResources:
     def clients(self, admin: Admin) -> Clients:
         """Return the connected clients. Raises ClientError."""
         return list_clients(admin)
+
+    @route("GET", "/groups/{group}/owners", "group owners {group}")
+    def owners(self, admin: Admin, group: Name) -> Sequence[QueueOwner]:
+        """Return owner and generation of each queue of a group. Raises ClientError, ApiError."""
+        _check_exists(admin, group)
+        return queue_owners(admin, group)
 
     @route("GET", "/groups/{group}/members/{client}", "group member {group} {client} {stack?--stack}")
     def member(self, admin: Admin, group: Name, client: ClientId, stack: bool = False) -> MemberState:

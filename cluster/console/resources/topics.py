@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Annotated, Literal
 
@@ -17,6 +17,7 @@ from cluster.console.sampler import Sampler
 from cluster.views.topics import (
     TopicDetails,
     TopicProgress,
+    TopicSummary,
     describe_topic,
     list_topics,
     perm_name,
@@ -40,7 +41,7 @@ class GroupOfTopic:
 
 
 @dataclass(frozen=True, slots=True)
-class TopicRow:
+class TopicRow(TopicSummary):
     """A topic in the list. What was not sampled yet is None.
 
     Attributes:
@@ -48,11 +49,6 @@ class TopicRow:
         lag: The highest lag of a group.
     """
 
-    topic: str
-    kind: str
-    queues: int
-    perm: str
-    brokers: Sequence[str]
     messages: int | None
     put_tps: float | None
     at_ms: int | None
@@ -96,16 +92,12 @@ class TopicResources:
             of_topic = groups.get(each.topic, []) if sample.groups is not None else None
             rows.append(
                 TopicRow(
-                    each.topic,
-                    each.kind,
-                    each.queues,
-                    each.perm,
-                    each.brokers,
-                    stored.messages if stored else None,
-                    stored.tps if stored else None,
-                    stored.at_ms if stored else None,
-                    of_topic,
-                    max((group.lag or 0 for group in of_topic or ()), default=None),
+                    **asdict(each),
+                    messages=stored.messages if stored else None,
+                    put_tps=stored.tps if stored else None,
+                    at_ms=stored.at_ms if stored else None,
+                    groups=of_topic,
+                    lag=max((group.lag or 0 for group in of_topic or ()), default=None),
                 )
             )
         return listing(rows, match, sort, page, size, lambda row: row.topic, SORTABLE)

@@ -36,7 +36,8 @@ def test_each_resource_names_a_command_that_succeeds(console: Console, topic: st
     found = console.get(f"/topics/{topic}/messages?last=10")["messages"][0]
     paths = [
         "/overview", "/history", "/topics", "/topics?system=true&sort=-queues", f"/topics/{topic}", "/groups",
-        f"/groups/{group}", "/brokers", "/brokers/a", f"/topics/{topic}/messages?last=10&tags=a",
+        f"/groups/{group}", f"/groups/{group}/owners", "/brokers", "/brokers/a",
+        f"/topics/{topic}/messages?last=10&tags=a",
         f"/topics/{topic}/messages/{found['unique_key']}", f"/topics/{topic}/messages/{found['id']}",
         f"/topics/{topic}/keys?key=k1",
     ]  # fmt: skip
@@ -67,6 +68,11 @@ def test_group_page_has_lag_per_queue_and_times(console: Console, topic: str, gr
     assert (queue["broker"], queue["committed"], queue["lag"]) == ("a", 1, queue["end"] - 1)
     assert {each["broker"] for each in page["retained"] if each["topic"] == topic} == {"a", "b"}
     assert page["details"]["members"] == []
+
+
+def test_queues_without_members_have_no_owner(console: Console, admin: Admin, group: str) -> None:
+    assert console.get(f"/groups/{group}/owners") == []
+    assert console.refused("/groups/nosuch/owners")[0] == 404
 
 
 def test_unknown_progress_is_null_and_never_zero(console: Console, admin: Admin) -> None:

@@ -111,6 +111,7 @@ def test_each_page_loads_without_errors(visitor: Visitor, filled: str) -> None:
         ("groups", "Create group"),
         (f"groups/{filled}", "lag 4"),
         (f"groups/{filled}?tab=members", "no member is online"),
+        (f"groups/{filled}?tab=owners", "no queue has been assigned"),
         (f"groups/{filled}?tab=settings", "retryMaxTimes"),
         (f"messages?topic={filled}", "scanned 6 of 6"),
         (f"messages?topic={filled}&mode=key&key=k3", "body 3"),
@@ -199,7 +200,7 @@ def test_broker_is_changed_after_previews(visitor: Visitor, admin: Admin) -> Non
 
 
 @pytest.mark.extended
-def test_hostile_names_are_shown_as_text_on_every_page(visitor: Visitor) -> None:
+def test_hostile_names_are_shown_as_text_on_every_page(visitor: Visitor, filled: str) -> None:
     """A broker could return any name, so the responses of the API are replaced by hostile ones."""
 
     def poisoned(value: Any) -> Any:
@@ -215,9 +216,12 @@ def test_hostile_names_are_shown_as_text_on_every_page(visitor: Visitor) -> None
 
     visitor.page.route("**/api/v1/**", lambda route: answer(route))
     visitor.page.route("**/api/v1/session", lambda route: route.continue_())
-    for address in ("", "topics", "topics/TBW102", "groups", "brokers", "brokers/a", "changes"):
+    for address in (
+        "", "topics", "topics/TBW102", "groups", f"groups/{filled}", f"groups/{filled}?tab=owners", "brokers",
+        "brokers/a", "changes", "messages?topic=TBW102", "dead-letters", f"dead-letters/{filled}", "waiting",
+    ):  # fmt: skip
         visitor.visit(address)
-        visitor.page.get_by_text("<img src=x").first.wait_for()
+        visitor.page.get_by_text("<img src=x").locator("visible=true").first.wait_for()
         assert visitor.page.locator("main img").count() == 0, address
         assert visitor.page.title().endswith("· RayMQ"), address
 

@@ -8,7 +8,7 @@ from dataclasses import asdict
 import pytest
 
 from cluster.client import Admin, MessageQueue, Producer, PushConfig, PushConsumer, reconsume_later
-from cluster.views import dead_letters, groups, offsets
+from cluster.views import clients, dead_letters, groups, offsets
 from cluster.views.brokers import list_brokers, load_of
 from cluster.views.samples import Sample, take_sample
 from cluster.views.top import group_rates, topic_rates
@@ -79,7 +79,11 @@ def test_dead_letter_view_selects_by_place_and_id(cluster: Cluster, admin: Admin
     with PushConsumer(cluster.address, group, lambda _messages: reconsume_later(-1), config=DEAD) as consumer:
         consumer.subscribe(topic)
         eventually(lambda: dead_letters.DeadLetterCount(group, 3) in dead_letters.dead_letter_counts(admin))
-        assert [member.client_id for member in groups.members_of(admin, group)] == admin.group_members(group)
+        [member] = groups.members_of(admin, group)
+        assert [member.client_id] == admin.group_members(group)
+        [owned] = [each for each in clients.queue_owners(admin, group) if each.topic == topic]
+        assert (owned.broker, owned.queue, owned.owner) == ("a", 0, member.client_id)
+        assert owned.generation is not None
     letters = dead_letters.dead_letters(admin, group, 10)
     assert sorted((each.message.body, each.origin) for each in letters) == [
         (body, topic) for body in (b"0", b"1", b"2")

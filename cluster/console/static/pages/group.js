@@ -1,5 +1,5 @@
 import { any, count, html, link, path, plain, rate, short, time } from "../core.js";
-import { Change, Chart, Facts, Name, Page, Table, Tabs, pageOf } from "../parts.js";
+import { Change, Chart, Command, Facts, Name, Page, Problem, Table, Tabs, pageOf } from "../parts.js";
 
 export const GROUP_FIELDS = [
   { name: "max_retries", title: "retries before a message is a dead letter", type: "number", hint: "empty: 16, or unchanged" },
@@ -15,8 +15,8 @@ export default pageOf((name) => [path("groups", name), {}], 5_000, ({ name, of, 
       actions=${html`<${Actions} name=${name} topics=${topics} reload=${of.reload} />`}>
     ${curves && curves.times_ms.length > 1 ? html`<section class="panel"><h2>Lag and rate</h2><${Chart} curves=${curves} height=${130}
       series=${[{ title: "lag", at: 0, shown: short }, { title: "out /s", at: 1, shown: rate, second: true }]} /></section>` : null}
-    <${Tabs} chosen=${tab} names=${[["queues", `Queues ${details.queues.length}`], ["members", `Members ${details.members.length}`], ["settings", "Settings"]]} />
-    ${tab === "members" ? html`<${Members} details=${details} />`
+    <${Tabs} chosen=${tab} names=${[["queues", `Queues ${details.queues.length}`], ["members", `Members ${details.members.length}`], ["owners", "Owners"], ["settings", "Settings"]]} />
+    ${tab === "owners" ? html`<${Owners} name=${name} />` : tab === "members" ? html`<${Members} details=${details} />`
       : tab === "settings" ? html`<${Facts} of=${Object.fromEntries(Object.entries(details.settings).map(([key, value]) => [key, any(value)]))} />`
       : html`<${Queues} data=${data} />`}
   </${Page}>`;
@@ -32,6 +32,12 @@ function Queues({ data }) {
     { name: "last_ms", title: "last consumed", cell: (row) => time(row.last_ms) },
     { name: "oldest_ms", title: "retained since", cell: (row) => time(row.oldest_ms) }]} />`;
 }
+
+/** Which member holds each queue: asked only while this tab is open, because it takes a request to each member. */
+const Owners = pageOf((name) => [path("groups", name, "owners"), {}], 10_000, ({ of, data, name }) => html`<${Problem} error=${of.error} />
+  <${Table} rows=${data} empty="no queue has been assigned" columns=${[{ name: "topic" }, { name: "broker" }, { name: "queue", number: true },
+    { name: "owner", cell: (row) => (row.owner ? html`<a href=${link(["clients"], { group: name, client: row.owner })}>${plain(row.owner)}</a>` : "–") }, { name: "generation", number: true }]} />
+  <${Command} line=${of.command} />`);
 
 function Members({ details }) {
   return html`<${Table} rows=${details.members} empty="no member is online" columns=${[
