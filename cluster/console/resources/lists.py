@@ -23,8 +23,6 @@ class Listing(Generic[T]):
 
     rows: Sequence[T]
     total: int
-    page: int
-    size: int
 
 
 def listing(
@@ -49,4 +47,4 @@ def listing(
         known = [row for row in found if value(row) is not None]
         unknown = [row for row in found if value(row) is None]
         found = [*sorted(known, key=value, reverse=sort.startswith("-")), *unknown]
-    return Listing(found[(page - 1) * size : page * size], len(found), page, size)
+    return Listing(found[(page - 1) * size : page * size], len(found))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Literal
 
@@ -42,16 +42,10 @@ class GroupOfTopic:
 
 @dataclass(frozen=True, slots=True)
 class TopicRow(TopicSummary):
-    """A topic in the list. What was not sampled yet is None.
-
-    Attributes:
-        at_ms: Time at which messages and rate were sampled, in milliseconds since the epoch.
-        lag: The highest lag of a group.
-    """
+    """A topic in the list, with the highest lag of a group. What was not sampled yet is None."""
 
     messages: int | None
     put_tps: float | None
-    at_ms: int | None
     groups: Sequence[GroupOfTopic] | None
     lag: int | None
 
@@ -92,12 +86,15 @@ class TopicResources:
             of_topic = groups.get(each.topic, []) if sample.groups is not None else None
             rows.append(
                 TopicRow(
-                    **asdict(each),
-                    messages=stored.messages if stored else None,
-                    put_tps=stored.tps if stored else None,
-                    at_ms=stored.at_ms if stored else None,
-                    groups=of_topic,
-                    lag=max((group.lag or 0 for group in of_topic or ()), default=None),
+                    each.topic,
+                    each.kind,
+                    each.queues,
+                    each.perm,
+                    each.brokers,
+                    stored.messages if stored else None,
+                    stored.tps if stored else None,
+                    of_topic,
+                    max((group.lag or 0 for group in of_topic or ()), default=None),
                 )
             )
         return listing(rows, match, sort, page, size, lambda row: row.topic, SORTABLE)
