@@ -20,10 +20,11 @@ EPILOG = examples(
     "raymq bench send-one --tls /etc/raymq",
     "raymq bench all",
     "raymq bench omb workloads/1-topic-1-partition-1kb.yaml --nameserver 127.0.0.1:9876 --json",
+    "raymq bench omb workloads/1-topic-1-partition-1kb.yaml --driver java --client-jars rocketmq/lib",
 )
 OMB = "omb"
 OMB_LINE = "A workload file of the OpenMessaging Benchmark against a running cluster (`--nameserver`)."
-OMB_ONLY = {"workload", "nameserver"}
+OMB_ONLY = {"workload", "nameserver", "driver", "client_jars"}
 OMB_TAKES = {"name", "as_json", *OMB_ONLY}
 
 TlsFolder = Annotated[
@@ -37,6 +38,18 @@ TlsFolder = Annotated[
 
 WorkloadFile = Annotated[
     Path | None, typer.Argument(metavar="WORKLOAD.yaml", help="Workload of `omb`.", show_default=False)
+]
+
+Driver = Annotated[str, typer.Option(help="Client of `omb`: raymq (Python) or java (RocketMQ's).")]
+Directory = Annotated[
+    Path | None,
+    typer.Option(help="Directory for stores (default: a temporary directory).", show_default=False),
+]
+ClientJars = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FOLDER", help="Folder `lib` of a RocketMQ release, for `--driver java`.", show_default=False
+    ),
 ]
 
 
@@ -74,10 +87,9 @@ def command(
     ] = 5_000,
     tls: TlsFolder = None,
     nameserver: Nameserver = NAMESERVER,
-    directory: Annotated[
-        Path | None,
-        typer.Option(help="Directory for stores (default: a temporary directory).", show_default=False),
-    ] = None,
+    driver: Driver = "raymq",
+    client_jars: ClientJars = None,
+    directory: Directory = None,
 ) -> None:
     """Run benchmarks on this machine.
 
@@ -94,7 +106,7 @@ def command(
     _check(name, tls, flush, body_bytes)
     _check_omb(context, name)
     if name == OMB:
-        raise typer.Exit(_run_omb(workload, nameserver, as_json))
+        raise typer.Exit(_run_omb(workload, nameserver, as_json, _checked_jars(driver, client_jars)))
     options = BenchOptions(
         seconds, warm_up, runs, flush, body_bytes, messages, log_bytes, queues, backlog, cold_bytes,
         connections, directory, tls and tls.absolute(),
@@ -129,7 +141,19 @@ def _check_omb(context: typer.Context, name: str) -> None:
             raise typer.BadParameter(problem, param_hint=parameter.opts[0])
 
 
-def _run_omb(workload: Path | None, nameservers: str, as_json: bool) -> int:
+def _checked_jars(driver: str, client_jars: Path | None) -> Path | None:
+    """Return the folder with the jars of the driver; None for the Python client."""
+    if driver not in ("raymq", "java"):
+        raise typer.BadParameter(f"{driver!r} is invalid: use raymq or java", param_hint="--driver")
+    if driver == "raymq" and client_jars is not None:
+        raise typer.BadParameter("only --driver java takes it", param_hint="--client-jars")
+    if driver == "java" and client_jars is None:
+        problem = "--driver java needs the folder `lib` of a RocketMQ release"
+        raise typer.BadParameter(problem, param_hint="--client-jars")
+    return client_jars
+
+
+def _run_omb(workload: Path | None, nameservers: str, as_json: bool, client_jars: Path | None) -> int:
     """Run a workload, print its result as JSON, and return the exit code."""
     import json
 
@@ -148,7 +172,7 @@ def _run_omb(workload: Path | None, nameservers: str, as_json: bool) -> int:
         given, payloads = read_workload(workload)
         interrupt_once()
         with errors.status("starting") as status:
-            found = run_omb(given, payloads, nameservers, status.update)
+            found = run_omb(given, payloads, nameservers, status.update, client_jars)
     except (BenchFailed, ClientError) as error:
         errors.print(str(error), style="red", highlight=False, markup=False, soft_wrap=True)
         return EXIT_FAILED

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Mapping
 from typing import Any
 
 from cluster.bench.omb.workload import Workload
 
-_SCALE = 1 / math.log(1.02)
+BUCKETS_PER_E = 1 / math.log(1.02)
+"""Buckets of a histogram per factor e of the time: bucket 0 begins at 1 µs, each is 2 % wide."""
 PERCENTILES = {"50pct": 50.0, "75pct": 75.0, "95pct": 95.0, "99pct": 99.0, "999pct": 99.9, "9999pct": 99.99}
 QUANTILES = (0.0, 25.0, 50.0, 75.0, 90.0, 95.0, 99.0, 99.9, 99.99, 100.0)
 LATENCIES = {"publishLatency": 1000.0, "publishDelayLatency": 1.0, "endToEndLatency": 1000.0}
@@ -25,15 +27,19 @@ class Histogram:
 
     def add(self, us: float) -> None:
         """Count a time; less than 1 µs counts as 1 µs in percentiles."""
-        self._buckets[int(math.log(max(us, 1.0)) * _SCALE)] += 1
+        self._buckets[int(math.log(max(us, 1.0)) * BUCKETS_PER_E)] += 1
         self._sum_us += us
         self.max_us = max(self.max_us, us)
 
     def merge(self, other: Histogram) -> None:
         """Add the times of `other`."""
-        self._buckets.update(other._buckets)
-        self._sum_us += other._sum_us
-        self.max_us = max(self.max_us, other.max_us)
+        self.add_buckets(other._buckets, other._sum_us, other.max_us)
+
+    def add_buckets(self, counts: Mapping[int, int], sum_us: float, max_us: float) -> None:
+        """Add times that another process counted by bucket: `int(log(us) * BUCKETS_PER_E)`."""
+        self._buckets.update(counts)
+        self._sum_us += sum_us
+        self.max_us = max(self.max_us, max_us)
 
     def mean_us(self) -> float:
         """Return the mean, 0 without times."""
@@ -45,7 +51,7 @@ class Histogram:
         for bucket in sorted(self._buckets):
             rank -= self._buckets[bucket]
             if rank <= 0:
-                return min(math.exp((bucket + 0.5) / _SCALE), self.max_us)
+                return min(math.exp((bucket + 0.5) / BUCKETS_PER_E), self.max_us)
         return self.max_us
 
     def fields(self, unit_us: float) -> dict[str, float]:

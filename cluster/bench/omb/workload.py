@@ -12,6 +12,11 @@ from cluster.bench.options import BenchFailed
 from cluster.topology.topology_file import Source, TopologyError, explain, read_yaml
 
 GIB = 1024**3
+KEYS = 10_000
+SENDS_IN_FLIGHT = 64
+"""Concurrent sends of one producer."""
+PROBE_TIMEOUT_S = 60.0
+"""How long each subscription may take to receive its first message."""
 
 
 class Workload(BaseModel):

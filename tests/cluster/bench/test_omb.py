@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import math
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,13 +14,15 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from cluster.bench.omb.figures import Histogram
+from cluster.bench.omb.figures import BUCKETS_PER_E, Histogram
+from cluster.bench.omb.java_clients import java_clients
 from cluster.bench.omb.rate import FIRST_RATE, Pacer, RateSearch
 from cluster.bench.omb.workload import read_workload
 from cluster.bench.options import BenchFailed
 from cluster.cli.main import build
 from cluster.client import Admin
 from tests.cluster.client.conftest import Cluster
+from tests.compat.build import CLIENT, java_kit
 
 WORKLOAD: dict[str, Any] = {
     "name": "1 topic / 1 partition / 1Kb",
@@ -100,8 +105,22 @@ def test_missing_workload_is_refused(tmp_path: Path) -> None:
         ("omb w.yaml --flush sync", "--flush"),
         ("push --nameserver a:1", "only omb takes it"),
         ("push w.yaml", "only omb takes it"),
+        ("push --driver java", "only omb takes it"),
+        ("omb w.yaml --driver kafka", "'kafka' is invalid: use raymq or java"),
+        ("omb w.yaml --driver java", "--driver java needs the folder"),
+        ("omb w.yaml --client-jars lib", "only --driver java takes it"),
     ],
-    ids=["no-workload", "seconds", "flush", "nameserver", "workload"],
+    ids=[
+        "no-workload",
+        "seconds",
+        "flush",
+        "nameserver",
+        "workload",
+        "other-driver",
+        "driver",
+        "no-jars",
+        "jars",
+    ],
 )
 def test_options_of_other_benchmarks_are_refused(words: str, problem: str) -> None:
     ended = CliRunner().invoke(build(["bench"]), ["bench", *words.split()], env={"COLUMNS": "200"})
@@ -116,6 +135,15 @@ def test_percentiles_are_at_most_one_percent_wrong() -> None:
     for percent in (50, 75, 95, 99, 99.9):
         assert times.percentile_us(percent) == pytest.approx(percent * 100, rel=0.0101)
     assert (times.mean_us(), times.max_us) == (5000.5, 10_000)
+
+
+def test_times_of_another_process_count_as_own() -> None:
+    own, other = Histogram(), Histogram()
+    for us in (1, 5, 5, 700, 1_000_000):
+        own.add(us)
+    counts = Counter(int(math.log(us) * BUCKETS_PER_E) for us in (1, 5, 5, 700, 1_000_000))
+    other.add_buckets(counts, 1_000_711, 1_000_000)
+    assert other.fields(1.0) == own.fields(1.0)
 
 
 def test_late_send_does_not_move_the_intended_times_after_it() -> None:
@@ -150,9 +178,69 @@ def test_run_prints_the_result_fields(
     monkeypatch.setattr("cluster.interrupts.interrupt_once", lambda: None)
     path = written(tmp_path, **SHORT, consumerBacklogSizeGB=backlog_gb)
     words = ["bench", "omb", str(path), "--nameserver", one_broker.address, "--json"]
+    check_result(invoke(words), one_broker)
+
+
+@pytest.mark.extended
+@pytest.mark.parametrize(
+    "changed",
+    [{}, {"consumerBacklogSizeGB": 0.0001}, {"producerRate": 0}, {"keyDistributor": "KEY_ROUND_ROBIN"}],
+    ids=["steady", "backlog", "search", "keys"],
+)
+def test_java_driver_prints_the_result_fields(
+    one_broker: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changed: dict[str, Any]
+) -> None:
+    monkeypatch.setattr("cluster.interrupts.interrupt_once", lambda: None)
+    long = {"testDurationMinutes": 0.05, "warmupDurationMinutes": 0.07}
+    path = written(tmp_path, **SHORT | long | {"topics": 2, "subscriptionsPerTopic": 2} | changed)
+    words = ["bench", "omb", str(path), "--nameserver", one_broker.address, "--json"]
+    words += ["--driver", "java", "--client-jars", str(java_kit().jars / CLIENT)]
+    found = invoke(words)
+    check_result(found, one_broker)
+    assert found["driver"] == "java"
+    assert found["backlog"][0] < 1_000
+
+
+@pytest.mark.parametrize("problem", ["java", "jars"])
+def test_java_driver_names_what_is_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, problem: str
+) -> None:
+    if problem == "java":
+        monkeypatch.setenv("PATH", str(tmp_path))
+    workload, payloads = read_workload(written(tmp_path))
+
+    async def start() -> None:
+        async with java_clients(workload, payloads, "127.0.0.1:1", ["t"], lambda _: None, tmp_path):
+            pass
+
+    with pytest.raises(BenchFailed) as raised:
+        asyncio.run(start())
+    expected = {"java": "install JDK 11 or later", "jars": "no rocketmq-client-*.jar"}
+    assert expected[problem] in str(raised.value)
+
+
+@pytest.mark.extended
+def test_end_of_the_java_program_is_an_error_with_its_output(tmp_path: Path) -> None:
+    workload, payloads = read_workload(written(tmp_path))
+    jars = java_kit().jars / CLIENT
+
+    async def start() -> None:
+        async with java_clients(workload, payloads, "127.0.0.1:1", ["t"], lambda _: None, jars):
+            pass
+
+    with pytest.raises(BenchFailed, match=r"(?s)exited with code 1; its last output:.*RemotingConnect"):
+        asyncio.run(start())
+
+
+def invoke(words: list[str]) -> dict[str, Any]:
+    """Run the command and return the result that it prints."""
     ended = CliRunner().invoke(build(words), words)
     assert ended.exit_code == 0, ended.output
-    found = json.loads(ended.stdout)
+    return dict(json.loads(ended.stdout))
+
+
+def check_result(found: dict[str, Any], one_broker: Cluster) -> None:
+    """Check the fields of a result of one period, and that the topics are deleted."""
     latencies = [
         f"{kind}Latency{each}" for kind in ("publish", "publishDelay", "endToEnd") for each in SUFFIXES
     ]
