@@ -8,15 +8,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import orjson
 import psutil
 
+from actors.remoting.clients.blocking import BlockingConnection
+from actors.remoting.codes import RequestCode, ResponseCode
+from actors.remoting.command import RemotingCommand
 from cluster.bench.broker import anonymous_bytes
+from cluster.client import Admin
 from tests.compat.build import JavaKit
 from tests.compat.processes import Program
 
+TOPIC, GROUP = "LoadTest", "benchmark_consumer"
 CLIENT_JVM = ("-Xms1g", "-Xmx1g")
 PREPARE_TIMEOUT_S = 300
 MEASURE_TIMEOUT_S = 900
+REQUEST_TIMEOUT_MS = 10_000
 MIB = 1024 * 1024
 
 
@@ -36,6 +43,7 @@ LOADS: Mapping[str, Load] = {
     "java-16k": Load("LoadProducer", {"threads": 32, "size": 16 * 1024}),
     "java-push": Load("LoadConsumer", {"messages": 5_000_000, "size": 128}),
     "java-ordered": Load("LoadConsumer", {"messages": 5_000_000, "size": 128, "ordered": 1}),
+    "java-pop": Load("LoadConsumer", {"messages": 1_000_000, "size": 128, "pop": 1}),
     "java-transactions": Load("LoadProducer", {"threads": 16, "size": 128, "transaction": 1}),
     "java-end-to-end": Load("LoadEndToEnd", {"rate": 1000, "size": 128}),
 }
@@ -102,11 +110,36 @@ def run_load(
         home=home,
         jvm=(*CLIENT_JVM, *jvm),
     )
+    if load.numbers.get("pop"):
+        _set_pop_mode(nameserver, broker, numbers["queues"])
+    return run_program(command, home, (broker_pid,), load)
+
+
+def _set_pop_mode(nameserver: str, broker: str, queues: int) -> None:
+    with Admin(nameserver) as admin:
+        admin.create_topic(TOPIC, queues=queues)
+    mode = {"topic": TOPIC, "consumerGroup": GROUP, "mode": "POP", "popShareQueueNum": 0}
+    request = RemotingCommand(RequestCode.SET_MESSAGE_REQUEST_MODE, body=orjson.dumps(mode))
+    with BlockingConnection(broker, REQUEST_TIMEOUT_MS) as connection:
+        response = connection.exchange(request)
+    if response.code != ResponseCode.SUCCESS:
+        raise LoadFailed(f"the broker refused the request mode POP: {response.remark}")
+
+
+def run_program(command: Sequence[str], home: Path, servers: Sequence[int], load: Load) -> Figures:
+    """Run a program that prints MEASURING and then its results, and return them.
+
+    `servers` are the PIDs of the broker and of what stands before it; their CPU time and memory are added.
+
+    Raises:
+        LoadFailed: A message failed or was not received.
+        ProgramFailed: The program did not finish.
+    """
     with Program(command, home / "client.log") as client:
         client.wait_for("MEASURING", PREPARE_TIMEOUT_S)
-        before = _cpu_spent(broker_pid, client.pid)
+        before = _cpu_spent(servers, client.pid)
         line = client.wait_for('{"messagesPerSecond"', MEASURE_TIMEOUT_S)
-        spent = _cpu_spent(broker_pid, client.pid).since(before)
+        spent = _cpu_spent(servers, client.pid).since(before)
     output = json.loads(line)
     _check(output, load)
     return Figures(
@@ -120,7 +153,7 @@ def run_load(
         seconds=output["seconds"],
         broker_cpu_us_per_message=spent.broker_s / output["messages"] * 1e6,
         client_cpu_us_per_message=spent.client_s / output["messages"] * 1e6,
-        broker_anonymous_mib=anonymous_bytes(broker_pid) / MIB,
+        broker_anonymous_mib=sum(anonymous_bytes(pid) for pid in servers) / MIB,
         other_cores=(spent.machine_s - spent.broker_s - spent.client_s) / output["seconds"],
     )
 
@@ -155,10 +188,12 @@ class _CpuSpent:
         )
 
 
-def _cpu_spent(broker_pid: int, client_pid: int) -> _CpuSpent:
+def _cpu_spent(servers: Sequence[int], client_pid: int) -> _CpuSpent:
     machine = psutil.cpu_times()
     busy_s = sum(machine) - machine.idle - machine.iowait
-    return _CpuSpent(busy_s, _cpu_s(broker_pid), _cpu_s(client_pid))
+    client = psutil.Process(client_pid)
+    clients = [client.pid, *(child.pid for child in client.children(recursive=True))]
+    return _CpuSpent(busy_s, sum(map(_cpu_s, servers)), sum(map(_cpu_s, clients)))
 
 
 def _cpu_s(pid: int) -> float:

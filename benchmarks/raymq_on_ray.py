@@ -31,18 +31,20 @@ class TopologyFailed(Exception):
 class RayMQOnRay(Deployment):
     """A cluster of one nameserver, one rebalancer and one broker, or a master and a slave, as Ray actors."""
 
-    def __init__(self, root: Path, flush: str, replication: str = "") -> None:
+    def __init__(self, root: Path, flush: str, replication: str = "", *, has_gateway: bool = False) -> None:
         """Store the arguments; `start` starts the cluster.
 
         Args:
             root: directory of topology and stores.
             flush: flush mode of the brokers, async or sync.
             replication: async or sync for a master with one slave; empty for one broker.
+            has_gateway: start a gateway, too.
         """
         self._root = root
         self._file = root / "topology.yaml"
         self._flush = flush
         self._replication = replication
+        self._has_gateway = has_gateway
         self._actors: Mapping[str, Mapping[str, Any]] = {}
 
     @property
@@ -59,6 +61,16 @@ class RayMQOnRay(Deployment):
     def broker_pid(self) -> int:
         """PID of the broker's actor."""
         return int(self._of_kind("broker")["process"])
+
+    @property
+    def gateway_address(self) -> str:
+        """Address of the gateway, host:port."""
+        return str(self._of_kind("gateway")["address"])
+
+    @property
+    def gateway_pid(self) -> int:
+        """PID of the gateway's actor."""
+        return int(self._of_kind("gateway")["process"])
 
     def other_anonymous_mib(self) -> Mapping[str, float]:
         """Return the RssAnon in MiB of each actor except the broker, and the total of Ray's processes."""
@@ -94,6 +106,7 @@ class RayMQOnRay(Deployment):
             "nameservers": [{"listen_port": 0}],
             "brokers": [broker],
             "rebalancers": [{"listen_port": 0}],
+            "gateways": [{"listen_port": 0}] if self._has_gateway else [],
             "ray": {
                 "address": "new",
                 "port": free_port(0),

@@ -41,20 +41,21 @@ class Report:
         return {side: _medians(figures) for side, figures in self.rounds.items()}
 
     def ratios(self) -> Mapping[str, float]:
-        """Return RayMQ ÷ RocketMQ for each figure; empty if only one side was measured."""
-        medians = self.medians()
-        if not {"raymq", "rocketmq"} <= medians.keys():
+        """Return the first side ÷ the second for each figure; empty if only one side was measured."""
+        medians = list(self.medians().values())
+        if len(medians) != 2:
             return {}
-        ours, theirs = medians["raymq"], medians["rocketmq"]
+        ours, theirs = medians
         return {key: ours[key] / theirs[key] for key in REPORTED if theirs.get(key)}
 
     def as_json(self) -> Mapping[str, object]:
         """Return the object that `--json` prints for this load."""
-        load = LOADS[self.case.load]
+        load = LOADS.get(self.case.load)
+        program = {"program": load.program, **load.numbers} if load else {}
         return {
             "name": f"versus-rocketmq {self.case.load}",
             "parameters": {
-                "program": load.program, **load.numbers, **self.numbers, "flush": self.case.flush,
+                **program, **self.numbers, "flush": self.case.flush,
                 "pair": self.case.pair, "rocketmq": self.release,
             },
             "medians": self.medians(),

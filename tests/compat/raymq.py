@@ -21,12 +21,19 @@ class RayMQ(Peer):
     """Nameserver, rebalancer and one broker in one process; they keep their ports across restarts."""
 
     def __init__(
-        self, root: Path, settings: Mapping[str, str] | None = None, options: Sequence[str] = ()
+        self,
+        root: Path,
+        settings: Mapping[str, str] | None = None,
+        options: Sequence[str] = (),
+        *,
+        checkout: Path = REPO,
     ) -> None:
         """Choose the ports; nothing is started.
 
-        `settings` are entries of RocketMQ's broker.conf, `options` those of `cluster.standalone`.
+        `settings` are entries of RocketMQ's broker.conf, `options` those of `cluster.standalone`;
+        `checkout` is the working tree to run.
         """
+        self._checkout = checkout
         self._more = list(options)
         self.root = root
         self.store_root = root / "store" / f"{BROKER_NAME}-0"
@@ -63,7 +70,9 @@ class RayMQ(Peer):
             str(self.root / "store"),
         ]
         ports = ["--nameserver-port", str(self._nameserver_port), "--broker-port", str(self._broker_port)]
-        self._process = Program([*command, *ports, *self._options()], self.root / "raymq.log", cwd=REPO)
+        self._process = Program(
+            [*command, *ports, *self._options()], self.root / "raymq.log", cwd=self._checkout
+        )
         self._process.wait_for("READY ", LIMIT_S)
         self._addresses = json.loads(self._process.wait_for('"brokers"', LIMIT_S))["brokers"]
         return self

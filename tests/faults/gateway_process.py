@@ -13,6 +13,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import uvloop
+
 from actors.gateway.gateway_settings import GatewaySettings
 from actors.gateway.service import GatewayService
 from store.clock import SystemClock
@@ -57,4 +59,4 @@ async def serve(nameserver: str, port: int) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(serve(sys.argv[1], int(sys.argv[2])))
+    uvloop.run(serve(sys.argv[1], int(sys.argv[2])))

@@ -21,9 +21,9 @@ import org.apache.rocketmq.common.message.MessageExt;
 import org.apache.rocketmq.remoting.protocol.RemotingSerializable;
 
 /**
- * Measures a push consumer with default settings, with ordered=1 one that consumes in order. A producer of this program
- * first sends the messages in batches of 32. The program fails if a queue was consumed in order and its offsets do not follow
- * each other.
+ * Measures a push consumer with default settings, with ordered=1 one that consumes in order, with pop=1 one that pops and
+ * acks (the broker must have the request mode POP for topic and group). A producer of this program first sends the messages
+ * in batches of 32. The program fails if a queue was consumed in order and its offsets do not follow each other.
  *
  * <p>Prints MEASURING when the consumer starts, and at the end one line of JSON: messagesPerSecond, messages, seconds, and
  * bytes (size of the bodies). The time is measured from the start of the consumer to the last call of the listener.
@@ -99,6 +99,10 @@ public final class LoadConsumer {
         consumer.setInstanceName("drain");
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
         consumer.subscribe(topic, "*");
+        if (arguments.number("pop", 0) == 1) {
+            // The setting exists only in 5.x; the same sources are compiled against 4.9.8.
+            DefaultMQPushConsumer.class.getMethod("setClientRebalance", boolean.class).invoke(consumer, false);
+        }
         Consumer<List<MessageExt>> count = batch -> {
             for (MessageExt message : batch) {
                 bytes.addAndGet(message.getBody().length);
