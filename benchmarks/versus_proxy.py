@@ -52,7 +52,7 @@ from tests.compat.rocketmq import RocketMQ
 QUEUES = 8
 SIZE_BYTES = 128
 PYTHON_SDK = "rocketmq-python-client==5.1.2"
-PROGRAMS = Path(__file__).parent.parent / "tests" / "compat" / "sdk"
+PROGRAMS = Path(__file__).parent
 POOL_ROWS = 50_000
 
 Side = Callable[[Path], Deployment]
@@ -196,8 +196,8 @@ def _command(operation: str, arguments: Sequence[str], home: Path) -> list[str]:
         if uv is None:
             raise LoadFailed("uv is not on the PATH: install it to run the Python SDK in its own environment")
         isolated = ["run", "--no-project", "--isolated", "--python", "3.11", "--with", PYTHON_SDK]
-        return [uv, *isolated, "python", str(PROGRAMS / "python_load.py"), *arguments]
-    program = str(PROGRAMS / "java" / "SdkLoad.java")
+        return [uv, *isolated, "python", str(PROGRAMS / "python_sdk_load.py"), *arguments]
+    program = str(PROGRAMS / "SdkLoad.java")
     java = [str(java_program("java")), f"-Duser.home={home}", *CLIENT_JVM, "-cp", class_path(SDK)]
     return [*java, program, operation, *arguments]
 

@@ -14,12 +14,14 @@ from rocketmq import ClientConfiguration, Credentials, Message, Producer
 endpoints, topic = sys.argv[1:3]
 threads, size, warmup_s, seconds = map(int, sys.argv[3:7])
 state = "warm-up"
-latencies, errors = [], []
+latencies: list[float] = []
+errors: list[str] = []
 producer = Producer(ClientConfiguration(endpoints, Credentials()), (topic,))
 producer.startup()
 
 
 def send() -> None:
+    """Send messages until the end."""
     while state != "stopped":
         message = Message()
         message.topic, message.body = topic, b"x" * size
