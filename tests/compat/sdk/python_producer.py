@@ -9,8 +9,10 @@ producer = Producer(ClientConfiguration(endpoints, Credentials()), (topic,))
 producer.startup()
 for number in range(count):
     message = Message()
-    message.topic, message.body, message.tag, message.keys = topic, b"%d" % number, "t", f"k{number}"
+    message.topic, message.body, message.keys = topic, b"%d" % number, f"k{number}"
+    message.tag = "odd" if number % 2 else "even"
     message.add_property("colour", "blue")
+    message.add_property("number", str(number))
     producer.send(message)
 producer.shutdown()
 sys.stdout.write(f"SENT {count}\n")

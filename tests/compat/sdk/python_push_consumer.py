@@ -1,5 +1,7 @@
 """Receives messages with the push consumer of RocketMQ's Python SDK: endpoints, topic, count.
 
+Optional further arguments are the type of a filter, TAG or SQL, and its expression.
+
 The first delivery of every fifth message fails, so that it is delivered again.
 """
 
@@ -14,8 +16,10 @@ from rocketmq import (
     MessageListener,
     PushConsumer,
 )
+from rocketmq.grpc_protocol import FilterType
 
 endpoints, topic, count = sys.argv[1], sys.argv[2], int(sys.argv[3])
+chosen = FilterExpression(sys.argv[5], FilterType.Value(sys.argv[4])) if sys.argv[4:] else FilterExpression()
 bodies, failed, done = set(), set(), threading.Event()
 
 
@@ -32,7 +36,7 @@ class Listener(MessageListener):
 
 
 configuration = ClientConfiguration(endpoints, Credentials())
-consumer = PushConsumer(configuration, "push", Listener(), {topic: FilterExpression()})
+consumer = PushConsumer(configuration, "push", Listener(), {topic: chosen})
 consumer.startup()
 sys.stdout.write("READY\n")
 sys.stdout.flush()
