@@ -110,7 +110,7 @@ def test_replica_that_has_lost_its_disk_fails_by_name_and_the_others_serve(group
     eventually(group.serves, "all replicas serve")
     assert ids(group) == before
     assert "broker-a-1 serves" not in group.run("up")
-    group.await_all(sent)
+    group.await_all(sent, "again")
     group.run("down")
 
 

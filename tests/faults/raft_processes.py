@@ -33,9 +33,17 @@ class Processes(Group):
     async def start(self, replica: int) -> None:
         settings = self.settings[replica].model_dump_json()
         self._running[replica] = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "tests.faults.broker_process", settings, cwd=REPO
+            *self.command(replica), settings, cwd=REPO
         )
         await eventually_async(lambda: self.described(replica))
+
+    def command(self, replica: int) -> list[str]:
+        """Return the words of the command that runs a replica, without its settings."""
+        return [sys.executable, "-m", "tests.faults.broker_process"]
+
+    def address(self, replica: int) -> str:
+        """Return the address of a replica."""
+        return f"127.0.0.1:{self.settings[replica].listen_port}"
 
     async def stop(self, replica: int) -> None:
         await self.kill(replica)
@@ -56,10 +64,9 @@ class Processes(Group):
 
     async def described(self, replica: int) -> dict[str, Any] | None:
         """Return the figures of a replica; None if it does not respond."""
-        address = f"127.0.0.1:{self.settings[replica].listen_port}"
         try:
             response = await self._client.invoke(
-                address, RemotingCommand(RayMQRequestCode.DESCRIBE_BROKER), 1_000
+                self.address(replica), RemotingCommand(RayMQRequestCode.DESCRIBE_BROKER), 1_000
             )
         except RemotingError:
             return None

@@ -1,0 +1,39 @@
+"""Partitions of a Raft group, symmetric and one-way, while messages are sent: none is lost."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.eventually import LIMIT_S
+from tests.faults.raft_processes import REPO
+from tests.faults.test_raft_processes import same_logs
+
+
+def can_make_networks() -> bool:
+    """Return True if this user may create network namespaces, and connect them."""
+    probe = "ip link add probe type bridge && ip link add one type veth peer name two"
+    try:
+        return subprocess.run(["unshare", "--net", "sh", "-c", probe], capture_output=True).returncode == 0
+    except FileNotFoundError:
+        return False
+
+
+@pytest.mark.extended
+@pytest.mark.skipif(not can_make_networks(), reason="needs root, unshare and ip")
+def test_partitions_of_a_raft_group_lose_no_acknowledged_message(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    done = subprocess.run(
+        ["unshare", "--net", sys.executable, "-m", "tests.faults.raft_partitions", str(tmp_path)],
+        cwd=REPO, capture_output=True, text=True, check=False, timeout=20 * LIMIT_S,
+    )  # fmt: skip
+    assert done.stdout.endswith("DONE\n"), done.stdout + done.stderr
+    with capsys.disabled():
+        print(done.stdout)  # noqa: T201 - the figures of docs/faults.md
+    acknowledged = [b"%s " % each for each in (tmp_path / "acknowledged").read_bytes().split()]
+    asyncio.run(same_logs(tmp_path, acknowledged))
