@@ -31,7 +31,7 @@ from store.clock import SystemClock
 from store.message.message_queue import MessageQueue
 from store.ownership.identity import StoreIdentity
 from tests.actors.broker.brokers import settings_of
-from tests.eventually import LIMIT_S, eventually_async
+from tests.eventually import LIMIT_S, eventually, eventually_async
 from tests.faults.raft_processes import Processes
 
 NETWORK = "10.213.0"
@@ -63,8 +63,8 @@ class Networks:
         command("ip", "link", "set", "bridge", "up")
         own = Path("/proc/self/ns/net").readlink()
         for replica, holder in enumerate(self._holders):
-            while Path(f"/proc/{holder.pid}/ns/net").readlink() == own:
-                time.sleep(0.01)  # until unshare has begun its namespace
+            network = Path(f"/proc/{holder.pid}/ns/net")
+            eventually(lambda network=network: network.readlink() != own, "the network of a replica")  # type: ignore[misc]
             end = f"replica-{replica}"
             command("ip", "link", "add", end, "type", "veth", "peer", "name", "eth0", "netns", holder.pid)
             command("ip", "link", "set", end, "master", "bridge", "up")
