@@ -60,6 +60,11 @@ class Broker(ActorShell):
         self._host.call(self._broker.announce)
 
     @control
+    def raymq_leave(self) -> None:
+        """Hand over the leadership of its Raft group, if it leads; the driver calls this before a restart."""
+        self._host.call_async(self._broker.leave, timeout_s=CALL_TIMEOUT_S)
+
+    @control
     def raymq_drain(self, step: str) -> dict[str, Any]:
         """Start, close or cancel the drain of this broker, and return its progress.
 

@@ -144,11 +144,15 @@ class BrokerService:
         """Register with all nameservers within a few milliseconds; one of them may be new."""
         self.graph.registration.changed()
 
+    async def leave(self) -> None:
+        """Hand over what another replica can take over, such as the leadership of a Raft group."""
+        for leave in self.graph.leave:
+            await leave()
+
     async def stop(self) -> None:
         """Unregister, respond to the accepted sends, flush and close the store."""
         broker, loop = self.graph, self.graph.loop
-        for leave in broker.leave:
-            await leave()
+        await self.leave()
         await broker.role.become(Role.STOPPED, loop.store.epoch)
         loop.server.discard_input()
         # Respond to held pulls: rocketmq-client 4.9 waits 30 s for a pull even if its connection has closed.

@@ -28,7 +28,7 @@ from cluster.driver.placement import place
 from cluster.driver.plan import Action, Plan, Running, Verb, make_plan, restarting
 from cluster.driver.preflight import Demand, check_all, free_ports
 from cluster.driver.raft_groups import RaftGroups
-from cluster.driver.restart_spacing import RestartSpacing
+from cluster.driver.restart_spacing import REFRESH_DURATION_S, RestartSpacing
 from cluster.driver.scrape_targets import write_targets
 from cluster.driver.specs import ActorSpec
 from cluster.paths import home_of, only_one_driver
@@ -334,6 +334,8 @@ class Driver:
         is_broker = action.spec.kind is BROKER
         if is_broker and self.waits:
             self._await_route_refresh(action.name)
+            if action.spec.is_raft:
+                self._hand_over(action.name)
         with self._restart_when_interrupted(action.spec):
             self.stop(action)
         self.await_serving([action.spec])
@@ -353,6 +355,16 @@ class Driver:
             self.report.line(text)
             with self.report.working(text):
                 time.sleep(left_s)
+
+    def _hand_over(self, replica: str) -> None:
+        """Move the leadership away, and wait while the former leader forwards requests to the new one."""
+        if not fleet.hand_over(self.topology.namespace, replica):
+            return
+        left_s = self.topology.route_refresh_ms / 1000 + REFRESH_DURATION_S
+        text = f"{replica} has handed over the leadership; waiting {left_s:.0f} s until all clients know it"
+        self.report.line(text)
+        with self.report.working(text):
+            time.sleep(left_s)
 
     @contextmanager
     def _restart_when_interrupted(self, spec: ActorSpec) -> Iterator[None]:

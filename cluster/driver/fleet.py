@@ -22,6 +22,7 @@ from cluster.driver.specs import ActorSpec
 STATUS = "raymq_status"
 STOP = "raymq_stop"
 ANNOUNCE = "raymq_announce"
+LEAVE = "raymq_leave"
 CHANGE = "raymq_change"
 CALL_TIMEOUT_S = 3.0
 CHANGE_TIMEOUT_S = 10.0
@@ -176,6 +177,23 @@ def announce(namespace: str, name: str) -> None:
     """
     with contextlib.suppress(ActorNotFound, ActorUnavailable, ActorMethodFailed):
         ray_port.call(ActorName(namespace, name), ANNOUNCE, timeout_s=CALL_TIMEOUT_S)
+
+
+def hand_over(namespace: str, name: str) -> bool:
+    """Make a replica hand over the leadership of its Raft group; return True if it does not lead any more.
+
+    Returns False if it did not lead, or does not respond.
+    """
+    where = ActorName(namespace, name)
+
+    def leads() -> bool:
+        return to_running(where, status_of(where, CALL_TIMEOUT_S)).details.get(RAFT_STATE) == "leader"
+
+    with contextlib.suppress(ActorNotFound, ActorUnavailable, ActorMethodFailed):
+        if ray_port.has_method(where, LEAVE) and leads():
+            ray_port.call(where, LEAVE, timeout_s=CHANGE_TIMEOUT_S)
+            return not leads()
+    return False
 
 
 @dataclass(frozen=True)

@@ -88,7 +88,11 @@ class Promotion:
             text = f"{name!r} is not a replica of a group in the topology; replicas: {shown}"
             raise refusal([text])
         if entry.is_raft:
-            raise refusal([f"the replicas of {entry.name} elect their master (replication: raft)"])
+            text = (
+                f"the replicas of {entry.name} elect their master (replication: raft); `raymq transfer "
+                f"{entry.name} --to {entry.replica}` makes this one the leader"
+            )
+            raise refusal([text])
         self.broker, self._replica, self._is_sync = entry.name, entry.replica, entry.replication == "sync"
         self._others: Sequence[str] = [
             actor for actor, each in replicas.items() if each.name == entry.name and actor != self.name

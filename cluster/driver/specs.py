@@ -263,6 +263,7 @@ def broker_settings(topology: Topology, broker: Broker, path: KeyPath, source: S
     if isinstance(broker, BrokerReplica) and broker.is_raft:
         given |= {"replica": broker.replica} if broker.replica else {}
         given |= {"replication": RAFT, "raft_members": list(broker.raft_members)}
+        given.setdefault("route_refresh_ms", topology.route_refresh_ms)
         if stored["flush"] != "sync":
             text = (
                 f"raft needs flush: sync, not {stored['flush']}: a majority must not lose what it has "

@@ -9,7 +9,9 @@ from actors.broker.broker_settings import BrokerSettings
 from cluster.topology.topology import (
     MAX_PORT,
     PORT_STEP,
+    RAFT,
     Broker,
+    BrokerEntry,
     ElasticBrokers,
     KeyPath,
     Problem,
@@ -29,9 +31,10 @@ RAFT_REPLICAS_MIN = 3
 def replica_problems(topology: Topology) -> Iterator[Problem]:
     """Yield the problems of groups: counts that do not fit, missing and misplaced keys."""
     for index, entry in enumerate(topology.brokers):
+        path: KeyPath = ("brokers", index)
+        yield from _raft_in_settings(path, topology, entry)
         if isinstance(entry, ElasticBrokers):
             continue
-        path: KeyPath = ("brokers", index)
         yield from _replication(path, entry)
         yield from _nodes(path, entry)
         if entry.is_replicated:
@@ -150,12 +153,29 @@ def _addresses(path: KeyPath, entry: Broker) -> Iterator[Problem]:
         )
 
 
+def _raft_in_settings(path: KeyPath, topology: Topology, entry: BrokerEntry) -> Iterator[Problem]:
+    if isinstance(entry, Broker) and entry.is_replicated:
+        return
+    for place, settings in _places(path, topology, entry):
+        if settings.get("replication") == RAFT:
+            yield (
+                (*place, "replication"),
+                (
+                    "raft is not possible for a single broker or elastic brokers; use an entry of brokers "
+                    "with the keys replication: raft and replicas: 3"
+                ),
+            )
+
+
+def _places(
+    path: KeyPath, topology: Topology, entry: BrokerEntry
+) -> Sequence[tuple[KeyPath, dict[str, Any]]]:
+    """Return the settings of an entry with their key paths."""
+    return (("broker_settings",), topology.broker_settings), ((*path, "settings"), entry.settings)
+
+
 def _misplaced(path: KeyPath, topology: Topology, entry: Broker) -> Iterator[Problem]:
-    places: Sequence[tuple[KeyPath, dict[str, Any]]] = (
-        (("broker_settings",), topology.broker_settings),
-        ((*path, "settings"), entry.settings),
-    )
-    for place, settings in places:
+    for place, settings in _places(path, topology, entry):
         for key, where in KEYS_OF_SETTINGS.items():
             if key in settings:
                 text = where or f"brokers[].{key}"

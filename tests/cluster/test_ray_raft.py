@@ -64,7 +64,9 @@ def test_group_keeps_its_members_over_restarts_of_all_kinds(group: Group) -> Non
         assert "broker-a-0 serves" not in group.run("up")
         first = leader(group)
 
-        lines = group.run("restart", "--rolling", "--no-wait", "--topology").splitlines()
+        lines = group.run("restart", "--rolling", "--topology").splitlines()
+        moved = f"{first} has handed over the leadership; waiting 1 s until all clients know it"
+        assert lines.index(moved) < lines.index(f"stopped {first}")
         stopped = [line.split()[1] for line in lines if line.startswith("stopped broker-a")]
         assert len(stopped) == len(REPLICAS)
         assert stopped[-1] == first

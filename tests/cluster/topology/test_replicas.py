@@ -107,6 +107,7 @@ def test_free_ports_are_kept_per_replica(tmp_path: Path) -> None:
         ("replication: raft", "[0].replication: raft needs replicas: 3 or more, not 1"),
         ("replicas: 2, replication: raft, resources: [x, y]", "raft needs replicas: 3 or more, not 2"),
         ("replicas: 3, replication: raft", "[0].replicas: 3 replicas need resources: [...]"),
+        ("settings: {replication: raft}", "settings.replication: raft is not possible for a single broker"),
         (f"{RAFT_KEYS}, in_sync_replicas: 2", "only with replication: sync"),
         (f"{RAFT_KEYS}, settings: {{raft_members: [x]}}", "`raymq up` finds the ids of the stores"),
         ("replication: sync", "[0].replication: sync needs replicas: 2 or more"),
