@@ -82,6 +82,12 @@ class Processes(Group):
 
         return (await eventually_async(leading))[0]
 
+    async def restart(self, replica: int) -> None:
+        """Kill a replica, start it, and wait until it has the log of the others."""
+        await self.kill(replica)
+        await self.start(replica)
+        await self.catch_up(replica)
+
     async def catch_up(self, replica: int) -> None:
         """Wait until a replica lacks at most a MiB of what the others have confirmed."""
 

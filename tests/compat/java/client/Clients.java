@@ -14,10 +14,10 @@ import org.apache.rocketmq.remoting.RPCHook;
 /** The running clients, by the names that the tests give them. Their intervals are short for quick tests. */
 final class Clients {
     private static final int HEARTBEAT_MS = 2_000;
-    private static final int ROUTE_MS = 2_000;
+    private static final int ROUTE_MS = Integer.getInteger("compat.routeMs", 2_000);
     private static final int PERSIST_MS = 500;
     /** Longer than the client's default of 3 s, because a shared machine may stall that long. */
-    private static final int TIMEOUT_MS = 20_000;
+    private static final int TIMEOUT_MS = Integer.getInteger("compat.timeoutMs", 20_000);
 
     private final String nameserver;
     private DefaultMQProducer producer;
