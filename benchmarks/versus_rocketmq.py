@@ -3,6 +3,7 @@
     uv run python -m benchmarks.versus_rocketmq [--load NAME [--flush async|sync]] [--rounds 3] [--seconds 20]
                                                 [--rocketmq 5.3.3|5.5.0] [--without-ray] [--pair async|sync]
                                                 [--only raymq|rocketmq] [--access-control] [--json]
+    uv run python -m benchmarks.versus_rocketmq --raft [--rounds 3] [--seconds 20] [--flush async|sync]
 
 Without `--load` all loads of `benchmarks.goals` run, and a table shows each figure with its goals, floor and
 aim; among the loads are two of the Python client, which run on RayMQ alone, without Ray. Each run starts
@@ -11,7 +12,8 @@ except for a heap of 1 GiB. RayMQ runs as a topology of one broker on Ray. `--ro
 RocketMQ and of the Java client that both sides use. `--access-control` measures RayMQ alone, without Ray,
 with a producer that signs its requests as a user with policies. With `--pair` each side is a master with one
 slave on the same machine; `sync` is RocketMQ's SYNC_MASTER with two in-sync replicas. The order of the two
-sides alternates from round to round; the results are the medians of the rounds.
+sides alternates from round to round; the results are the medians of the rounds. `--raft` compares three
+replicas that elect their master (`benchmarks.raft_groups`) under the load java-producer.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
+from benchmarks import raft_groups
 from benchmarks.access_control import USER_OPTIONS, protected_raymq
 from benchmarks.goals import CASES, PYTHON_LOADS, Case, Measured, goal_results
 from benchmarks.load import LOADS, Figures, run_load
@@ -47,7 +50,7 @@ def main() -> int:
     options = _options()
     interrupt_once()  # so that an interrupt or termination also stops the brokers
     try:
-        _run_all(java_kit(), options)
+        (_run_raft if options.raft else _run_all)(java_kit(), options)
     except JavaNotFound as missing:
         print(missing, file=sys.stderr)
         return 2
@@ -71,6 +74,20 @@ def _run_all(kit: JavaKit, options: argparse.Namespace) -> None:
         else:
             print_table(report)
     print_goals(goal_results(measured), as_json=options.json)
+
+
+def _run_raft(kit: JavaKit, options: argparse.Namespace) -> None:
+    case = Case("java-producer", options.flush, "")
+    rates: dict[str, list[float]] = {side: [] for side in raft_groups.SIDES}
+    for number in range(options.rounds):
+        for side in raft_groups.SIDES if number % 2 == 0 else reversed(raft_groups.SIDES):
+            with tempfile.TemporaryDirectory(prefix=f"raft-{side}-") as root:
+                profile = RELEASES[options.rocketmq].server
+                with raft_groups.peer_of(side, kit, Path(root), case.flush, profile) as peer:
+                    figures = _run(kit, peer, case, options, Path(root))
+            rates[side].append(figures.messages_per_s)
+            print(f"round {number + 1} {side:12} {round_line(figures)}", file=sys.stderr, flush=True)
+    raft_groups.print_rates(rates, print)
 
 
 def _measure_python(case: Case, options: argparse.Namespace) -> Measured:
@@ -109,6 +126,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument(
         "--pair", choices=("async", "sync"), default="", help="compare masters with one slave each"
     )
+    parser.add_argument("--raft", action="store_true", help="compare three replicas that elect their master")
     parser.add_argument("--only", choices=SIDES, help="run only one side")
     parser.add_argument(
         "--access-control", action="store_true", help="run only RayMQ, without Ray; the producers sign"

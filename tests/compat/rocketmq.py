@@ -79,12 +79,13 @@ class RocketMQ(Peer):
         return self
 
     def start_nameserver(self) -> None:
-        conf = self._write_conf(
-            "namesrv.conf", {"listenPort": str(self._nameserver_port), "bindAddress": "127.0.0.1"}
-        )
+        conf = self._write_conf("namesrv.conf", self.nameserver_conf())
         main = "org.apache.rocketmq.namesrv.NamesrvStartup"
         self.nameserver = self._run(main, conf, "namesrv.log", "-Xms256m", "-Xmx256m")
         self.nameserver.wait_for("boot success", LIMIT_S)
+
+    def nameserver_conf(self) -> dict[str, str]:
+        return {"listenPort": str(self._nameserver_port), "bindAddress": "127.0.0.1"}
 
     def start_broker(self) -> None:
         conf = self._write_conf("broker.conf", self.broker_conf())

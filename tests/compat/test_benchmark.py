@@ -47,6 +47,24 @@ def test_versus_rocketmq_benchmark_reports_figures(
         load,
         "--json",
     ]
+    [line] = run(options).splitlines()
+    report = json.loads(line)
+    assert report["name"] == f"versus-rocketmq {load}"
+    assert report["parameters"]["rocketmq"] == release
+    assert report["medians"][side]["messages_per_s"] > 0
+    assert len(report["rounds"][side]) == 1
+    assert report["medians"][side]["broker_anonymous_mib"] > 0
+    assert set(report["others_anonymous_mib"]) == other_processes
+
+
+def test_raft_groups_are_compared_with_both_automatic_modes(kit: JavaKit) -> None:
+    report = json.loads(run(["--raft", "--rounds", "1", "--warmup", "1", "--seconds", "1"]))
+    assert set(report["messages_per_s"]) == {"raymq", "raymq-single", "dledger", "controller"}
+    assert set(report["ratios"]) == {"raymq/dledger", "raymq/controller", "raymq/raymq-single"}
+
+
+def run(options: Sequence[str]) -> str:
+    """Return the standard output of the benchmark."""
     done = subprocess.run(
         [sys.executable, "-m", "benchmarks.versus_rocketmq", *options],
         cwd=REPO,
@@ -55,13 +73,5 @@ def test_versus_rocketmq_benchmark_reports_figures(
         timeout=4 * LIMIT_S,
         check=False,
     )
-
     assert done.returncode == 0, done.stderr
-    [line] = done.stdout.splitlines()
-    report = json.loads(line)
-    assert report["name"] == f"versus-rocketmq {load}"
-    assert report["parameters"]["rocketmq"] == release
-    assert report["medians"][side]["messages_per_s"] > 0
-    assert len(report["rounds"][side]) == 1
-    assert report["medians"][side]["broker_anonymous_mib"] > 0
-    assert set(report["others_anonymous_mib"]) == other_processes
+    return done.stdout
