@@ -107,7 +107,8 @@ def _removed(broker: str, before: RaftMembers, replica: int, add: RaftMember) ->
         raise ConfigInvalid(f"group {broker} has no replica {replica}: its replicas are {numbers}")
     if found[0].is_leader:
         raise ConfigInvalid(
-            f"replica {replica} leads group {broker}: transfer the leadership to another replica first"
+            f"replica {replica} leads group {broker}: transfer the leadership first, by "
+            f"`raymq transfer {broker} --to N`"
         )
     return found[0]
 

@@ -6,6 +6,7 @@ import typer
 
 from cluster.cli.console import Output, confirmed, exiting_on_errors
 from cluster.cli.options import AsJson, DryRun, Store, Yes, examples
+from cluster.cli.stores.recover_group import RECOVER_GROUP, recover_group
 from cluster.cli.stores.replica_members import ADD, REMOVE, REPLACE, add, remove, replace
 from cluster.cli.stores.store_tools import exiting_on_store_errors
 
@@ -20,6 +21,7 @@ EXAMPLES = examples(
 app.command(epilog=ADD)(add)
 app.command(epilog=REMOVE)(remove)
 app.command(epilog=REPLACE)(replace)
+app.command("recover-group", epilog=RECOVER_GROUP)(recover_group)
 
 
 @app.command(epilog=EXAMPLES)

@@ -144,15 +144,20 @@ def _members(ids: Sequence[str]) -> Members:
     return Members(tuple(Member(replica, store_id) for replica, store_id in enumerate(ids)))
 
 
-def _save_bound(root: Path, store_id: str) -> int:
-    """Return how far the log was confirmed when it was open, after saving it."""
+def confirmed_before(root: Path) -> int:
+    """Return how far the log was confirmed before it was opened last. Raises StoreError if it is damaged."""
     path = root / BOUND_FILE
     try:
-        saved = int(path.read_bytes())
+        return int(path.read_bytes())
     except FileNotFoundError:
-        saved = 0
+        return 0
     except ValueError as error:
         raise StoreError("is damaged: replace this replica by one with an empty store", path) from error
+
+
+def _save_bound(root: Path, store_id: str) -> int:
+    """Return how far the log was confirmed when it was open, after saving it."""
+    path, saved = root / BOUND_FILE, confirmed_before(root)
     summary = read_summary(root, store_id)
     bound = max(saved, 0 if summary is None else summary.position)
     if bound > saved:

@@ -67,6 +67,11 @@ def renew_store(root: Path, join_offset: int, lock_timeout_ms: int) -> None:
         lock.release()
 
 
+def must_begin_again(root: Path, join_offset: int) -> bool:
+    """Return True if the log begins before `join_offset`, so that the next start removes it."""
+    return bool(_old_log(root, join_offset))
+
+
 def _old_log(root: Path, join_offset: int) -> Sequence[Path]:
     """Return the files of the log, the first one last, if it begins before `join_offset`."""
     name = read_name(root)
