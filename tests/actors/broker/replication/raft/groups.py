@@ -184,8 +184,8 @@ class Group:
 
     @property
     def restarts(self) -> int:
-        """How often a replica has restarted itself."""
-        return len(self._restarts)
+        """How often a replica has restarted itself, and runs again."""
+        return sum(each.done() for each in self._restarts)
 
     def root(self, replica: int) -> Path:
         """The store of a replica."""
