@@ -71,7 +71,9 @@ class GrpcLimits:
     unsent_bytes_max: int = 256 * 1024 * 1024
     """Responses of one connection that its peer's windows do not allow yet."""
     control_frames_max: int = 2000
-    """Frames without data, such as pings, settings and resets, between two sweeps (5 s)."""
+    """Frames without data, such as pings, settings and resets, between two sweeps (5 s).
+
+    Each frame of a response allows one more."""
     request_timeout_ms: int = 60_000
     """Time without a byte after which an incomplete request fails."""
 
@@ -409,6 +411,8 @@ class GrpcConnection(asyncio.BufferedProtocol):
             del unsent[:size]
             self._add_unread(-size)
             self._collected_bytes += size
+            # Clients for Java measure the bandwidth with one ping per round trip that brings data.
+            self._control_frames = max(self._control_frames - 1, 0)
         call.sent()
         if call.trailers is not None:
             headers = call.trailers if call.has_headers else [*_HEADERS, *call.trailers]

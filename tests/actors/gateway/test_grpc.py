@@ -265,7 +265,7 @@ class RawPeer:
                     return received
                 received += part
 
-    async def responses(self, count: int) -> dict[int, tuple[bytes, dict[str, str]]]:
+    async def responses(self, count: int, *, last: bool = True) -> dict[int, tuple[bytes, dict[str, str]]]:
         """Return data and trailers of each stream, when `count` streams have ended."""
         loop, ended = asyncio.get_running_loop(), 0
         found: dict[int, tuple[bytes, dict[str, str]]] = {}
@@ -280,7 +280,8 @@ class RawPeer:
                 elif isinstance(event, StreamEnded):
                     ended += 1
                 assert not isinstance(event, ConnectionTerminated)
-        self.socket.close()
+        if last:
+            self.socket.close()
         return found
 
 
@@ -372,6 +373,21 @@ def test_abuse_closes_its_connection_and_leaves_others_alone(abuse: Callable[[Ra
         await eventually_async(lambda: len(server.hub.connections) == 1)
 
     with_channel(story)
+
+
+def test_client_may_send_a_ping_for_each_response() -> None:
+    async def run() -> None:
+        async with serving(LIMITS) as (_, server):
+            peer = RawPeer(server.port)
+            for _ in range(2 * LIMITS.control_frames_max // 100):
+                for _ in range(100):
+                    peer.h2.ping(b"12345678")
+                    peer.request(ECHO, encode_frame(b""))
+                peer.socket.sendall(peer.h2.data_to_send())
+                await peer.responses(100, last=False)
+            peer.socket.close()
+
+    asyncio.run(run())
 
 
 @pytest.mark.parametrize("first", [b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", b"\x16\x03\x01\x02\x00", b"\0" * 40])
