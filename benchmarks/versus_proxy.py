@@ -41,9 +41,9 @@ from benchmarks.load import (
 from benchmarks.proxy import SDK, RayMQWithGateway, RocketMQWithProxy, class_path
 from benchmarks.raymq_on_ray import RayMQOnRay
 from benchmarks.versus_report import Report, print_table, round_line
-from cluster.bench.messages import MessagePool
-from cluster.client import Admin, Producer
+from cluster.client import Admin, Message, Producer
 from cluster.interrupts import interrupt_once
+from store.message.group_config import SubscriptionGroupConfig
 from tests.compat.build import CLIENT, JavaKit, JavaNotFound, java_kit, java_program
 from tests.compat.peers import Deployment
 from tests.compat.raymq import RayMQ
@@ -53,7 +53,7 @@ QUEUES = 8
 SIZE_BYTES = 128
 PYTHON_SDK = "rocketmq-python-client==5.1.2"
 PROGRAMS = Path(__file__).parent
-POOL_ROWS = 50_000
+BATCH = 500
 
 Side = Callable[[Path], Deployment]
 """Returns a deployment in a directory; nothing is started."""
@@ -183,10 +183,11 @@ def _run_sdk(
 
 def _fill(admin: Admin, nameservers: str, messages: int) -> None:
     """Send a backlog, and commit offset 0 for the group: without it a group that pops begins at the end."""
-    pool = MessagePool(min(POOL_ROWS, messages), SIZE_BYTES)
+    batch = [Message(TOPIC, b"x" * SIZE_BYTES)] * BATCH
     with Producer(nameservers) as producer:
-        for _ in range(messages // pool.rows):
-            producer.send_table(TOPIC, pool.table)
+        for _ in range(messages // BATCH):
+            producer.send_batch(batch)
+    admin.put_group(SubscriptionGroupConfig(group_name=GROUP))
     admin.commit_offsets(GROUP, dict.fromkeys(admin.committed_offsets(GROUP, TOPIC), 0))
 
 
