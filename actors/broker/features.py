@@ -35,7 +35,7 @@ def raft_features(
         Feature(build_transactions),
         Feature(build_timer),
         Feature(build_pop),
-        delay_levels(),
+        delay_levels(is_progress_replicated=True),
         Feature(build_metrics),
         last,
     )

@@ -17,13 +17,17 @@ from store.message_store import MessageStore
 DELIVERY_INTERVAL_MS = 100
 
 
-def delay_levels() -> Feature:
-    """Return the delay levels of a broker."""
+def delay_levels(*, is_progress_replicated: bool = False) -> Feature:
+    """Return the delay levels of a broker.
+
+    Args:
+        is_progress_replicated: the table of delay offsets has what the replicas of the broker have confirmed.
+    """
     deliveries = UnconfirmedDeliveries()
-    return Feature(partial(_build, deliveries), sinks=(deliveries,))
+    return Feature(partial(_build, deliveries, is_progress_replicated), sinks=(deliveries,))
 
 
-def _build(deliveries: UnconfirmedDeliveries, parts: BrokerParts) -> Capability:
+def _build(deliveries: UnconfirmedDeliveries, is_progress_replicated: bool, parts: BrokerParts) -> Capability:
     store, tables, server = parts.loop.store, parts.tables, parts.loop.server
     delays = DelayScheduler(
         store, parts.clock, tables.delay_offsets, tables.topics, deliveries, parts.loop.reads.load_pages
@@ -34,7 +38,8 @@ def _build(deliveries: UnconfirmedDeliveries, parts: BrokerParts) -> Capability:
         server.request_tick()
 
     async def forget_lost() -> None:
-        deliveries.take_lost()  # of an earlier time as the master: the table has what was confirmed
+        if is_progress_replicated:
+            deliveries.take_lost()  # of an earlier time as the master
 
     async def nothing() -> None: ...
 
