@@ -13,6 +13,7 @@ from pathlib import Path
 import orjson
 
 from tests.eventually import LIMIT_S
+from tests.ports import free_port
 
 REPO = Path(__file__).parent.parent.parent
 
@@ -25,7 +26,7 @@ class StandaloneProcess:
         self._root = root
         root.mkdir(parents=True, exist_ok=True)
         self._options = options
-        self._ports = [0, 0]
+        self._ports = [free_port(-2), free_port(1, -2)]  # slaves of a master use the port after its own
         self.start()
 
     def start(self) -> None:
@@ -39,12 +40,11 @@ class StandaloneProcess:
         self.process = subprocess.Popen(command, cwd=REPO, stdout=subprocess.PIPE, stderr=log)
         log.close()
         assert self.process.stdout is not None
-        ready = orjson.loads(self.process.stdout.readline())
+        first = self.process.stdout.readline()
+        assert first, f"the process has failed:\n{(self._root / 'log').read_text()[-2000:]}"
+        ready = orjson.loads(first)
         assert self.process.stdout.readline().startswith(b"READY")
         self.nameserver, self.broker = ready["nameserver"], ready["brokers"]["broker-a"]
-        self._ports = [
-            int(address.rpartition(":")[2]) for address in (ready["nameserver"], ready["brokers"]["broker-a"])
-        ]
 
     def kill(self) -> None:
         self.process.kill()

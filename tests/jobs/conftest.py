@@ -69,7 +69,7 @@ class ClusterThread:
         self._loop.close()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")  # its brokers log in this process, among the tests of others
 def orders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Orders]:
     """Yield a cluster of two brokers, three queues each, with the messages."""
     running = ClusterThread(tmp_path_factory.mktemp("stores"))
@@ -94,7 +94,7 @@ def orders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Orders]:
         running.stop()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")  # its brokers log in this process, among the tests of others
 def empty_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """Yield the nameserver of a cluster of two brokers without topics, with files for large batches."""
     large = STORE.model_copy(update={"commit_log_file_bytes": 16 << 20})
