@@ -38,18 +38,16 @@ def _build(deliveries: UnconfirmedDeliveries, is_progress_replicated: bool, part
         server.request_tick()
 
     async def forget_lost() -> None:
-        if is_progress_replicated:
-            deliveries.take_lost()  # of an earlier time as the master
+        deliveries.take_lost()  # of an earlier time as the master
 
     async def nothing() -> None: ...
 
     master = frozenset({Role.MASTER})
+    services = [RoleService("delay-progress", master, forget_lost, nothing)] if is_progress_replicated else []
+    services.append(periodic(parts.supervisor, "delayed-delivery", master, DELIVERY_INTERVAL_MS, deliver))
     return Capability(
         interceptors=(delays,),
-        services=(
-            RoleService("delay-progress", master, forget_lost, nothing),
-            periodic(parts.supervisor, "delayed-delivery", master, DELIVERY_INTERVAL_MS, deliver),
-        ),
+        services=services,
         figures=delay_figures(delays, store),
     )
 
