@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 import store
-
 from store.timer.timer_files import TimerFiles
 from store.timer.timer_schedule import Arrival, TimerSchedule
 
