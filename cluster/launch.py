@@ -26,8 +26,9 @@ from cluster.driver.draining import Draining, find_broker
 from cluster.driver.driver import Driver, UpResult
 from cluster.driver.health import probe
 from cluster.driver.kinds import NAMESERVER
-from cluster.driver.launch_errors import LaunchFailed, LaunchRefused
+from cluster.driver.launch_errors import LaunchFailed, LaunchRefused, refuse
 from cluster.driver.launch_report import ConsoleReport, Report
+from cluster.driver.majorities import lost_majorities
 from cluster.driver.placement import place
 from cluster.driver.plan import RAFT_STATE, Running
 from cluster.driver.promotion import promote_replica
@@ -177,8 +178,8 @@ def drain(
 ) -> None:
     """Drain a broker and stop it: disable writes, wait until all groups have consumed its messages, stop.
 
-    The store is kept. Raises LaunchRefused if the broker is not running, and LaunchFailed after `timeout_s`;
-    the broker then keeps running and accepts writes again.
+    The store is kept. Raises LaunchRefused if the broker is not running, or its Raft group would lose its
+    majority, and LaunchFailed after `timeout_s`; the broker then keeps running and accepts writes again.
     """
     if timeout_s <= 0:
         raise LaunchRefused(f"--timeout {timeout_s:g} is invalid: use a positive number of seconds")
@@ -191,6 +192,7 @@ def drain(
         with session(topology, home, way):
             mine, _ = split_by_cluster(fleet.observe(topology.namespace), topology)
             draining = Draining(topology.namespace, find_broker(mine, broker), report, timeout_s)
+            refuse(list(lost_majorities(mine, [draining.actor.name])))
             if dry_run:
                 draining.show()
             else:

@@ -24,6 +24,7 @@ from cluster.driver.health import wait_until_healthy
 from cluster.driver.kinds import BROKER, NAMESERVER, is_live_setting, make_specs
 from cluster.driver.launch_errors import LaunchFailed, LaunchRefused, refuse
 from cluster.driver.launch_report import Report
+from cluster.driver.majorities import lost_majorities
 from cluster.driver.placement import place
 from cluster.driver.plan import Action, Plan, Running, Verb, make_plan, restarting
 from cluster.driver.preflight import Demand, check_all, free_ports
@@ -35,7 +36,7 @@ from cluster.paths import home_of, only_one_driver
 from cluster.session.environment import AUTH_MODE_ENV
 from cluster.session.ray_head import read_record, stop_head
 from cluster.session.ray_session import Mode, Way, choose_way, is_connected, session
-from cluster.topology.topology import ElasticBroker, Topology
+from cluster.topology.topology import Broker, ElasticBroker, Topology
 from cluster.topology.topology_file import Source, TopologyError
 from store.ownership.identity import StoreIdentity
 
@@ -244,7 +245,9 @@ class Driver:
             now_s=time.monotonic(),
         )
         self._serving = [actor.spec for actor in running if actor.state == State.SERVING and actor.spec]
-        refuse([*plan.refusals, *self._check_new_actors(plan, running, specs)])
+        names = {each.name for each in self.topology.brokers if isinstance(each, Broker)}
+        majorities = lost_majorities(here, [each.name for each in plan.having(Verb.REMOVE)], names)
+        refuse([*plan.refusals, *majorities, *self._check_new_actors(plan, running, specs)])
         return plan, specs
 
     def _place(self, needed: Collection[str] | None) -> Mapping[str, str]:

@@ -25,6 +25,9 @@ def raft_figures(
     def match() -> str:
         return ", ".join(f"{each.replica}: {end}" for each, end in sorted(node.match_offsets.items()))
 
+    def voters() -> str:
+        return ", ".join(str(each) for each in sorted(each.replica for each in node.members.voters))
+
     def lag_bytes() -> Iterator[Sample]:
         for member, end in list(node.match_offsets.items()):
             yield Sample((str(member.replica),), max(positions.written - end, 0))
@@ -44,6 +47,7 @@ def raft_figures(
             "raft_voters", Kind.GAUGE, "", lambda: len(node.members.voters), "Voters of the Raft group.",
             runtime_names=("raftVoters",), metric="raymq_raft_voters",
         ),
+        Figure("raft_voter_numbers", Kind.TEXT, "", voters, "Numbers of the voters of the Raft group."),
         Figure(
             "raft_active_voters", Kind.GAUGE, "", active_voters,
             "Voters of which the leader got a message within an election time, itself included.",

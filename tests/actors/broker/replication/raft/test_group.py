@@ -74,6 +74,7 @@ async def reports_its_group(group: Group, leader: int) -> None:
     await eventually_async(lambda: group.figure(leader, "raft_active_voters") == 3)
     assert [group.figure(each, "raft_is_leader") for each in (leader, *others)] == [1, 0, 0]
     assert [group.figure(each, "raft_voters") for each in range(3)] == [3, 3, 3]
+    assert [group.figure(each, "raft_voter_numbers") for each in range(3)] == ["0, 1, 2"] * 3
     assert [group.figure(each, "raft_match") for each in others] == ["", ""]
     runtime = decode_kv_table((await group.peers[leader].ask(RequestCode.GET_BROKER_RUNTIME_INFO)).body)
     load = load_of(runtime, 0)
