@@ -42,9 +42,7 @@ class Autoscaler(ActorShell):
             fleet = ElasticFleet(topology, Path(given["home"]), export_to)
             return Controller(settings.rules, limits, fleet, time.monotonic)
 
-        return AutoscalerService(
-            make_controller, settings.interval_s, Path(given["data_dir"]), self.service_failed
-        )
+        return AutoscalerService(make_controller, settings, Path(given["data_dir"]), self.service_failed)
 
     @control
     def autoscale_status(self) -> dict[str, Any]:

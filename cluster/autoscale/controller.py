@@ -12,7 +12,7 @@ could lose: brokers are observed, and a broker cancels its drain if no request r
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -134,6 +134,9 @@ class Controller:
         self.target: int | None = None
         self.decision = Decision(rules.min, "no sample yet")
         self.events: deque[Event] = deque(maxlen=RECENT_EVENTS)
+        self.counts: Counter[str] = Counter()
+        """Number of events of each kind."""
+        self.decisions = 0
         self.brokers: Sequence[Observed] = ()
         self._rules = rules
         self._limits = limits
@@ -158,6 +161,7 @@ class Controller:
         )  # fmt: skip
         acts = not (self.is_paused or self._limits.dry_run)
         previous = self.target if acts else before.target
+        self.decisions += 1
         if (self.decision.target, self.decision.rule) != (previous, before.rule):
             self._note("target_decided", now_s, **self._figures_of_decision())
         if not acts:
@@ -188,6 +192,10 @@ class Controller:
             ],
             "events": [{"time_s": each.time_s, "event": each.event, **each.fields} for each in self.events],
         }  # fmt: skip
+
+    def states(self) -> list[BrokerState]:
+        """Return the states of the brokers that the last tick has found."""
+        return [self._state_of(each) for each in self.brokers]
 
     def pause(self) -> None:
         """Stop acting until `resume`, and cancel the drains that are not finished."""
@@ -327,4 +335,5 @@ class Controller:
 
     def _note(self, event: str, now_s: float, **fields: Any) -> None:
         self.events.append(Event(now_s, event, fields))
+        self.counts[event] += 1
         _log.info(event, **fields)

@@ -51,21 +51,22 @@ class Access:
         """Create it. `always`: require a login even before the brokers were found to require signatures."""
         self._nameservers = nameservers
         self._clock = clock
-        self._is_required = always
+        self.is_required = always
+        """True if requests need a session."""
         self._always = always
         self._unsigned = Admin(config=UnsignedConfig(nameservers=nameservers))
         self._sessions: dict[str, Session] = {}
         self._failures: dict[str, list[int]] = {}
 
     @property
-    def is_login_required(self) -> bool:
-        """True if requests need a session."""
-        return self._is_required
+    def sessions(self) -> int:
+        """Number of sessions; those that have ended count until their next request."""
+        return len(self._sessions)
 
     def probe(self) -> None:
         """Find out if the brokers refuse unsigned requests; keep the last result if none responds."""
         try:
-            self._is_required = self._are_protected() or self._always
+            self.is_required = self._are_protected() or self._always
         except ClientError as error:
             _log.debug("console_probe_failed", error=str(error))
 
@@ -79,7 +80,7 @@ class Access:
             return session.user, session.admin
         if session is not None:
             self.logout(token or "")
-        if self._is_required:
+        if self.is_required:
             raise ApiError(401, "this console requires a login", "Log in as a user of the cluster.")
         return "", self._unsigned
 

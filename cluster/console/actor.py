@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, cast
 
 from actors.host.service_host import Service
@@ -22,12 +21,6 @@ class Console(ActorShell):
         from store.clock import SystemClock
 
         return ConsoleService(ConsoleSettings.model_validate(self._spec["settings"]), SystemClock())
-
-    def change_settings(self, settings: Mapping[str, Any]) -> None:
-        """Refuse changes: each of the settings needs a restart. Raises ValueError."""
-        changed = [name for name, value in settings.items() if self._spec["settings"].get(name) != value]
-        if changed:
-            raise ValueError(f"{', '.join(changed)} cannot change while the console runs: restart it")
 
     def details(self) -> dict[str, Any]:
         """Return the address of the console."""

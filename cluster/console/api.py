@@ -45,16 +45,14 @@ class Api:
         self._settings = settings
         self._nameservers = ";".join(settings.nameservers)
         self._threads = ThreadPoolExecutor(THREADS, "console")
-        self._waiting = 0
+        self.waiting = 0
+        """Requests that run or wait for a thread."""
 
     def handlers(self) -> list[web.RouteDef]:
         """Return the handlers of all paths below the prefix."""
-        rows = [
-            web.route(route.method, f"{PREFIX}{route.path}", partial(self._serve, route))
-            for route in self._routes
-        ]
+        serve, routes = self._serve, self._routes
         return [
-            *rows,
+            *(web.route(each.method, f"{PREFIX}{each.path}", partial(serve, each)) for each in routes),
             web.get(f"{PREFIX}/openapi.json", self._openapi),
             web.get(f"{PREFIX}/session", self._session),
             web.post(f"{PREFIX}/login", self._login),
@@ -64,13 +62,13 @@ class Api:
 
     async def in_thread(self, work: Callable[[], T]) -> T:
         """Run blocking work in one of the threads. Raises ApiError (503) if too many requests wait."""
-        if self._waiting >= WAITING_MAX:
-            raise ApiError(503, f"{self._waiting} requests are waiting", "Try again in a few seconds.")
-        self._waiting += 1
+        if self.waiting >= WAITING_MAX:
+            raise ApiError(503, f"{self.waiting} requests are waiting", "Try again in a few seconds.")
+        self.waiting += 1
         try:
             return await asyncio.get_running_loop().run_in_executor(self._threads, work)
         finally:
-            self._waiting -= 1
+            self.waiting -= 1
 
     def close(self) -> None:
         """Stop the threads after their present work."""
@@ -135,15 +133,9 @@ class Api:
             if error.status != 401:
                 raise
             user = None
-        return _json(
-            {
-                "user": user,
-                "login_required": self._access.is_login_required,
-                "read_only": self._settings.read_only,
-                "bodies": self._settings.bodies,
-                "nameservers": self._nameservers,
-            }
-        )
+        settings, is_required = self._settings, self._access.is_required
+        found = {"user": user, "login_required": is_required, "nameservers": self._nameservers}
+        return _json(found | {"read_only": settings.read_only, "bodies": settings.bodies})
 
     async def _login(self, request: web.Request) -> web.Response:
         check_origin(request, is_change=True)

@@ -8,10 +8,10 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
-from store.settings_model import SettingsModel
+from actors.host.metrics.endpoint import MetricsSettings
 
 
-class ConsoleSettings(SettingsModel):
+class ConsoleSettings(MetricsSettings):
     """Settings of the web console."""
 
     nameservers: list[str] = Field(min_length=1)

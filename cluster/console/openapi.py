@@ -41,12 +41,8 @@ def _operation(route: Route, parameters: Mapping[str, Any], result: Any) -> dict
     operation: dict[str, Any] = {
         "summary": route.summary,
         "parameters": [
-            {
-                "name": name,
-                "in": "path" if name in in_path else "query",
-                "required": name in required,
-                "schema": schema,
-            }
+            {"name": name, "in": "path" if name in in_path else "query", "schema": schema}
+            | {"required": name in required}
             for name, schema in fields.items()
             if name not in in_body
         ],

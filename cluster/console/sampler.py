@@ -27,6 +27,9 @@ class Sampler:
         self._admin = admin
         self._clock = clock
         self.last = Sample()
+        self.samples = 0
+        self.duration_ns = 0
+        """Duration of the last sample."""
         self.history = History(6)
         """In per second, out per second, lag, in flight, disk, brokers that respond."""
         self._groups: dict[str, History] = {}
@@ -38,14 +41,13 @@ class Sampler:
         self.last = sample = take_sample(self._admin, self._clock, self.last, TOPICS_PER_SAMPLE)
         self.history.add(sample.at_ms, *figures(sample))
         if sample.groups is not None:
-            rows = {name: (each.lag, each.tps) for name, each in sample.groups.items()}
-            _record(self._groups, sample.at_ms, rows)
-        _record(
-            self._topics,
-            sample.at_ms,
-            {name: (each.tps, each.messages) for name, each in sample.topics.items()},
-        )
-        return (self._clock.monotonic_ns() - begin_ns) * PAUSE_FACTOR // NS_PER_MS
+            of_groups = {name: (each.lag, each.tps) for name, each in sample.groups.items()}
+            _record(self._groups, sample.at_ms, of_groups)
+        of_topics = {name: (each.tps, each.messages) for name, each in sample.topics.items()}
+        _record(self._topics, sample.at_ms, of_topics)
+        self.samples += 1
+        self.duration_ns = self._clock.monotonic_ns() - begin_ns
+        return self.duration_ns * PAUSE_FACTOR // NS_PER_MS
 
     def curves_of_group(self, group: str) -> Curves | None:
         """Return lag and rate of a group, or None if they are not kept."""

@@ -5,10 +5,15 @@ from __future__ import annotations
 import asyncio
 import signal
 import ssl
+from collections import Counter
 from collections.abc import Callable
+from typing import Any
 
 from aiohttp import web
 
+from actors.host.figures import Figure, Kind
+from actors.host.figures import Sample as Value
+from actors.host.metrics.endpoint import MetricsEndpoint
 from cluster.client import Admin
 from cluster.client.config import ClientConfig
 from cluster.console.access import Access
@@ -65,6 +70,8 @@ class ConsoleService:
             AccessResources(),
         )
         self._api = Api(routes, self._access, self.changes, settings)
+        self._responses = Counter[int]()
+        self.metrics = MetricsEndpoint(settings, self._figures(), self._labels)
         self._runner: web.AppRunner | None = None
         self._sampling: asyncio.Task[None] | None = None
 
@@ -77,11 +84,11 @@ class ConsoleService:
         return f"{scheme}://{join_address(host, port)}/"
 
     async def start(self) -> None:
-        """Listen, and start to take samples. Raises ConsoleRefused."""
+        """Listen, and start to take samples. Raises ConsoleRefused; OSError if `metrics_port` is in use."""
         settings = self.settings
         app = web.Application(middlewares=[self._api.errors], client_max_size=BODY_BYTES_MAX)
         app.add_routes([*self._api.handlers(), *StaticFiles().handlers()])
-        app.on_response_prepare.append(add_headers)
+        app.on_response_prepare.extend((add_headers, self._count))
         self._runner = web.AppRunner(
             app, access_log=None, shutdown_timeout=SHUTDOWN_S, max_line_size=ADDRESS_BYTES_MAX
         )
@@ -97,12 +104,14 @@ class ConsoleService:
                 f"cannot listen on {settings.listen_host}:{settings.listen_port}: {error.strerror or error}; "
                 "choose another port with --port"
             ) from error
+        await self.metrics.start(settings.listen_port)
         await self._api.in_thread(self._access.probe)
         self._sampling = asyncio.get_running_loop().create_task(self._sample())
         _log.info("console_serving", address=self.address)
 
     async def stop(self) -> None:
         """Stop listening, and close all connections."""
+        await self.metrics.stop()
         if self._sampling is not None:
             self._sampling.cancel()
         if self._runner is not None:
@@ -111,6 +120,30 @@ class ConsoleService:
         loop = asyncio.get_running_loop()
         await loop.run_in_executor(None, self._access.close)
         await loop.run_in_executor(None, self._admin.close)
+
+    async def _count(self, _request: web.Request, response: web.StreamResponse) -> None:
+        self._responses[response.status] += 1
+
+    def _labels(self) -> dict[str, str]:
+        return {"node_type": "console", "node_id": self.address.split("/")[2]}
+
+    def _figures(self) -> list[Figure]:
+        def responses() -> list[Value]:
+            return [Value((str(status),), count) for status, count in self._responses.items()]
+
+        api, access, sampler = self._api, self._access, self.sampler
+        rows: tuple[tuple[str, Kind, Callable[[], Any], str], ...] = (
+            ("waiting_requests", Kind.GAUGE, lambda: api.waiting, "Requests that run or wait for a thread."),
+            ("sessions", Kind.GAUGE, lambda: access.sessions, "Logged-in users."),
+            ("samples_total", Kind.COUNTER, lambda: sampler.samples, "Samples of the cluster."),
+            ("sample_problems", Kind.GAUGE, lambda: len(sampler.last.problems), "What it could not read."),
+            ("sample_seconds", Kind.GAUGE, lambda: sampler.duration_ns / 1e9, "Duration of the last sample."),
+        )
+        name, text = "responses_total", "HTTP responses by status."
+        return [
+            Figure(name, Kind.COUNTER, "", responses, text, ("status",), metric=f"raymq_console_{name}"),
+            *(Figure(row[0], row[1], "", *row[2:], metric=f"raymq_console_{row[0]}") for row in rows),
+        ]
 
     async def _sample(self) -> None:
         while True:

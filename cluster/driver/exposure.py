@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
-from actors.host.metrics.endpoint import MetricsSettings
-from actors.remoting.settings_text import names_by_key
+from cluster.driver.metrics_ports import processes
 from cluster.driver.placement import is_loopback
-from cluster.topology.topology import Broker, KeyPath, Problem, Topology
+from cluster.topology.topology import Broker, Problem, Topology
 
 LOOPBACK = "127.0.0.1"
 
@@ -38,10 +37,10 @@ def exposed(topology: Topology) -> list[Problem]:
         )
         problems.append((place, text))
     return problems + [
-        ((*path, "metrics_host"), _METRICS_TEXT.format(name=name, host=host))
-        for path, name, settings in _all_settings(topology)
-        if not is_loopback(host := str(settings.get("metrics_host", LOOPBACK)))
-        and not settings.get("metrics_token_file")
+        ((*each.path, "metrics_host"), _METRICS_TEXT.format(name=each.actor, host=host))
+        for each in processes(topology)
+        if not is_loopback(host := str(each.settings.get("metrics_host", LOOPBACK)))
+        and not each.settings.get("metrics_token_file")
     ]
 
 
@@ -50,15 +49,6 @@ _METRICS_TEXT = (
     "groups: set metrics_token_file, or keep metrics_host 127.0.0.1. If the network is private, add this "
     "line to the topology instead:  insecure: true"
 )
-
-
-def _all_settings(topology: Topology) -> Iterator[tuple[KeyPath, str, Mapping[str, Any]]]:
-    """Yield the key path, actor name and settings of each process, under the names of the fields."""
-    for path, name, entry in topology.listeners():
-        of_all = topology.broker_settings if isinstance(entry, Broker) else {}
-        names = names_by_key(MetricsSettings)
-        given = {**of_all, **entry.settings}
-        yield (*path, "settings"), name, {names.get(key, key): value for key, value in given.items()}
 
 
 def _is_protected(settings: Mapping[str, Any]) -> bool:

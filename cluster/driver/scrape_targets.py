@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from actors.host.metrics.endpoint import OFF, MetricsSettings, default_port
+from actors.host.metrics.endpoint import AUTOSCALER_PORT, OFF, MetricsSettings, default_port
 from cluster.driver.launch_errors import LaunchFailed
 from cluster.driver.specs import ActorSpec
 from store.message.hosts import join_address
@@ -32,7 +32,7 @@ def metrics_address(spec: ActorSpec) -> str | None:
     settings = MetricsSettings.model_validate({name: spec.settings[name] for name in names})
     port = settings.metrics_port
     if port is None:
-        port = default_port(spec.listen[1])
+        port = default_port(spec.listen[1] if spec.kind.probe else AUTOSCALER_PORT)
     if port in (0, OFF):
         return None
     host = spec.advertised[0] if settings.metrics_host in _WILDCARDS else settings.metrics_host

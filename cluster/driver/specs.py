@@ -222,6 +222,8 @@ def autoscaler_specs(kind: ProcessKind, deployment: Deployment) -> Iterator[Acto
     settings["data_dir"] = str(home / kind.name)
     settings["home"] = str(home)
     settings["topology"] = topology.plain()
+    if kind.name in (moved := moved_metrics_ports(topology)):
+        settings["metrics_port"] = moved[kind.name]
     none = ("", 0)
     yield ActorSpec(
         kind, kind.name, topology.cluster, settings, none, none, resources.get(kind.name, ""),

@@ -27,6 +27,8 @@ _log = get_logger(__name__)
 
 PORT_DISTANCE: Final = 1000
 """The default port is that of the process plus this."""
+AUTOSCALER_PORT: Final = 8086
+"""Stands for the port of the autoscaler, which listens for requests of its metrics only."""
 CONNECTIONS_MAX: Final = 8
 HEAD_BYTES_MAX: Final = 8 * 1024
 TIMEOUT_S: Final = 5.0
@@ -52,9 +54,9 @@ class MetricsSettings(SettingsModel):
         le=65535,
         validation_alias=AliasChoices("metrics_port", "metricsPromExporterPort"),
     )
-    """The port of `/metrics` (for Prometheus) and `/healthz`; default: `listen_port` + 1000, or no metrics if
-    that port is in use. 0, and the default of a process with `listen_port` 0, is a free port, which is in the
-    log event `metrics_serving`. -1: no metrics.
+    """The port of `/metrics` (for Prometheus) and `/healthz`; default: `listen_port` + 1000 (9086 for the
+    autoscaler), or no metrics if that port is in use. 0, and the default of a process with `listen_port` 0,
+    is a free port, which is in the log event `metrics_serving`. -1: no metrics.
     """
     metrics_host: HostName = Field(
         default="127.0.0.1", validation_alias=AliasChoices("metrics_host", "metricsPromExporterHost")

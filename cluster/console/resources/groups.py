@@ -91,11 +91,10 @@ class GroupResources:
         if details is None:
             raise _no_group(group)
         retained = [
-            RetainedQueue(
-                topic, span.queue.broker_name, span.queue.queue_id, max(span.min_timestamp, 0) or None
-            )
+            RetainedQueue(topic, each.broker_name, each.queue_id, max(span.min_timestamp, 0) or None)
             for topic in sorted({queue.topic for queue in details.queues})
             for span in admin.group_time_spans(group, topic)
+            for each in (span.queue,)
         ]
         return GroupPage(details, retained, self._sampler.curves_of_group(group))
 
@@ -128,11 +127,8 @@ class GroupResources:
         """Create or change a group; a setting that is not given keeps its value. Raises ClientError."""
         check_group(group)
         before = admin.groups().get(group)
-        wanted: dict[str, Any] = {
-            "retry_max_times": max_retries,
-            "consume_enable": enabled,
-            "consume_broadcast_enable": broadcast,
-        }
+        names = ("retry_max_times", "consume_enable", "consume_broadcast_enable")
+        wanted: dict[str, Any] = dict(zip(names, (max_retries, enabled, broadcast), strict=True))
         given = {name: value for name, value in wanted.items() if value is not None}
         after = replace(before or SubscriptionGroupConfig(group), **given)
         rows = [

@@ -25,8 +25,6 @@ BODY_CHARACTERS_MAX = 65_536
 MASKED_CHARACTERS = 4
 CURSORS_MAX = 200
 Words = Annotated[str, msgspec.Meta(max_length=8_192)]
-
-
 Sql = Annotated[str, msgspec.Meta(max_length=100_000)]
 Key = Annotated[str, msgspec.Meta(min_length=1, max_length=8_192)]
 Last = Annotated[int, msgspec.Meta(ge=1, le=10_000)]

@@ -83,20 +83,11 @@ class TopicResources:
             if each.kind != "normal" and not system:
                 continue
             stored = sample.topics.get(each.topic)
+            messages, tps = (stored.messages, stored.tps) if stored else (None, None)
             of_topic = groups.get(each.topic, []) if sample.groups is not None else None
-            rows.append(
-                TopicRow(
-                    each.topic,
-                    each.kind,
-                    each.queues,
-                    each.perm,
-                    each.brokers,
-                    stored.messages if stored else None,
-                    stored.tps if stored else None,
-                    of_topic,
-                    max((group.lag or 0 for group in of_topic or ()), default=None),
-                )
-            )
+            highest = max((group.lag or 0 for group in of_topic or ()), default=None)
+            known = (each.topic, each.kind, each.queues, each.perm, each.brokers)
+            rows.append(TopicRow(*known, messages, tps, of_topic, highest))
         return listing(rows, match, sort, page, size, lambda row: row.topic, SORTABLE)
 
     @route("GET", "/topics/{topic}", "topic stats {topic}")

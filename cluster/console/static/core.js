@@ -1,8 +1,6 @@
 // Shared by all pages: requests, addresses in the fragment, and the formats of values.
 
-import {
-  html, render, useCallback, useContext, useEffect, useMemo, useRef, useState, createContext,
-} from "./vendor/preact-htm.js";
+import { html, render, useCallback, useContext, useEffect, useMemo, useRef, useState, createContext } from "./vendor/preact-htm.js";
 
 export { html, render, useCallback, useContext, useEffect, useMemo, useRef, useState };
 

@@ -9,10 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from actors.host.service_host import EXIT_SERVICE_FAILED, ServiceHost
+from cluster.autoscale.autoscaler_settings import AutoscalerSettings
 from cluster.autoscale.controller import Controller, Limits, Observed
 from cluster.autoscale.rules import Rules
 from cluster.autoscale.service import AutoscalerService
 from cluster.driver.drain import GroupLag
+from tests.actors.host.metrics.scrapes import sent
 from tests.cluster.autoscale.fake_fleet import FakeFleet
 from tests.eventually import eventually
 
@@ -41,7 +43,10 @@ class Autoscaler:
         def controller() -> Controller:
             return Controller(RULES, Limits(), self._fleet, lambda: next(self._seconds))
 
-        self.service = AutoscalerService(controller, 0.01, self._directory, lambda why: self.host.fail(why))
+        settings = AutoscalerSettings(rules=RULES, interval_s=0.1, metrics_port=0)
+        self.service = AutoscalerService(
+            controller, settings, self._directory, lambda why: self.host.fail(why)
+        )
         return self.service
 
     def status(self) -> dict[str, Any]:
@@ -67,6 +72,27 @@ def test_service_calls_its_controller_and_reports_its_status(tmp_path: Path) -> 
         eventually(lambda: "equip b-3" in fleet.calls, "three brokers")
         status = autoscaler.status()
     assert (status["target"], status["is_paused"], status["rules"]["max"]) == (3, False, 4)
+
+
+def test_service_serves_metrics_of_its_decisions(tmp_path: Path) -> None:
+    fleet = FakeFleet(offered_per_s=250)
+    with running(fleet, tmp_path) as autoscaler:
+        eventually(lambda: "equip b-3" in fleet.calls, "three brokers")
+        autoscaler.set_paused(paused=True)
+        pages = [
+            autoscaler.host.call_async(
+                lambda path=path: sent(autoscaler.service.metrics.port, b"GET %b HTTP/1.1\r\n\r\n" % path)
+            ).decode()
+            for path in (b"/metrics", b"/healthz")
+        ]
+    own = 'node_type="autoscaler",node_id="autoscaler"'
+    for line in (
+        f"target_brokers{{{own}}} 3", f'brokers{{{own},state="running"}} 3', f"paused{{{own}}} 1",
+        f'events_total{{{own},event="broker_created"}} 2',
+    ):  # fmt: skip
+        assert f"raymq_autoscaler_{line}\n" in pages[0]
+    assert f"raymq_autoscaler_decisions_total{{{own}}} 0\n" not in pages[0]
+    assert "serving" in pages[1]
 
 
 def test_pause_outlives_a_restart_until_it_is_resumed(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ class Console:
     """A running console and an HTTP client that sends what its pages send."""
 
     def __init__(self, cluster: Cluster, nameservers: list[str] | None = None, **settings: Any) -> None:
-        given = {"sample_interval_ms": 100, "listen_port": 0, **settings}
+        given = {"sample_interval_ms": 100, "listen_port": 0, "metrics_port": -1, **settings}
         self.cluster = cluster
         self.service = ConsoleService(
             ConsoleSettings(nameservers=nameservers or cluster.addresses, **given), SystemClock()

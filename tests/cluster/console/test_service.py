@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import os
 import re
 import signal
@@ -58,6 +59,31 @@ def test_port_in_use_is_refused_with_the_remedy() -> None:
         words = ["console", "--port", str(server.getsockname()[1])]
         result = CliRunner().invoke(build(words), words)
     assert (result.exit_code, "choose another port with --port" in result.stderr) == (1, True)
+
+
+def test_metrics_count_responses_and_samples(consoles: Callable[..., Console], cluster: Cluster) -> None:
+    console = consoles(cluster, metrics_port=0)
+    console.await_sample()
+    assert console.request("GET", "/api/v1/nosuch")[0] == 404
+
+    def get(path: str) -> str:
+        connection = http.client.HTTPConnection("127.0.0.1", console.service.metrics.port, timeout=LIMIT_S)
+        connection.request("GET", path)
+        text = connection.getresponse().read().decode()
+        connection.close()
+        return text
+
+    labels = f'node_type="console",node_id="127.0.0.1:{console.port}"'
+    page = get("/metrics")
+    for line in (
+        'responses_total{%s,status="404"} 1',
+        "waiting_requests{%s} ",
+        "sessions{%s} 0",
+        "sample_problems{%s} 0",
+    ):
+        assert f"raymq_console_{line % labels}" in page
+    assert f"raymq_console_samples_total{{{labels}}} 0" not in page
+    assert get("/healthz") == "serving\n"
 
 
 def test_files_are_served_with_an_etag(consoles: Callable[..., Console], cluster: Cluster) -> None:

@@ -58,6 +58,20 @@ def test_default_port_of_metrics_avoids_the_ports_of_other_processes(tmp_path: P
     assert addresses(own, tmp_path)["c-0"] == "127.0.0.1:12921"
 
 
+def test_console_and_autoscaler_are_targets_too(tmp_path: Path) -> None:
+    elastic = {"pattern": "b-{n}", "max": 2, "resource": "slot", "listen_port": 10911}
+    given = {"autoscale": {"rules": {"throughput_per_broker": 10}}, "consoles": [{}]}
+    found = addresses(topology(elastic, **given), tmp_path)
+    assert (found["console-0"], found["autoscaler"]) == ("127.0.0.1:9085", "127.0.0.1:9086")
+    moved = topology(elastic, **given, gateways=[{"listen_port": 9086}])
+    found = addresses(moved, tmp_path)
+    assert (found["gateway-0"], found["autoscaler"]) == ("127.0.0.1:10086", "127.0.0.1:11086")
+    off = {"autoscale": {**given["autoscale"], "metrics_port": -1}}
+    assert addresses(topology(elastic, **off), tmp_path)["autoscaler"] is None
+    public = {"autoscale": {**given["autoscale"], "metrics_host": "0.0.0.0"}}
+    assert [path for path, _ in exposed(topology(elastic, **public))] == [("autoscale", "metrics_host")]
+
+
 def test_public_metrics_need_a_token_or_an_insecure_topology(tmp_path: Path) -> None:
     public = {"metrics_host": "0.0.0.0"}
     for settings in (public, {"metricsPromExporterHost": "10.0.0.1"}):
