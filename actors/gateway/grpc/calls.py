@@ -55,7 +55,7 @@ class Call:
         self.deadline: asyncio.TimerHandle | None = None
         self.unsent = bytearray()
         self.has_headers = False
-        self.trailers: list[tuple[str, str]] | None = None  # set when the call has its status
+        self.trailers: list[tuple[bytes, bytes]] | None = None  # set when the call has its status
         self._output = output
         self._loop = asyncio.get_running_loop()
         self._requests: deque[bytes] = deque()

@@ -1,7 +1,7 @@
 """GrpcConnection: one HTTP/2 connection with the calls on its streams.
 
-    bytes ──► h2 ──► headers ──► Call and its task       call.send ──► unsent ──► h2 ──► one write per turn
-                └──► data, end, reset, windows                          (as far as the windows allow)
+    bytes ──► engine ──► headers ──► Call and its task     call.send ──► unsent ──► engine ──► one write
+                 └──► data, end, reset, windows              (as far as the windows allow)    per turn
 
 Every stream ends with a status in its trailers. What a peer can make this side keep is bounded: the streams,
 the size of headers and messages, the incomplete messages of all connections, and the frames without data.
@@ -10,31 +10,21 @@ the size of headers and messages, the incomplete messages of all connections, an
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from enum import IntEnum
 from functools import partial
 from typing import Any, Final, cast
 
-from h2.config import H2Configuration
-from h2.connection import H2Connection
-from h2.errors import ErrorCodes
-from h2.events import (
-    ConnectionTerminated,
-    DataReceived,
-    Event,
-    PingReceived,
-    PriorityUpdated,
-    RemoteSettingsChanged,
-    RequestReceived,
-    StreamEnded,
-    StreamReset,
-    WindowUpdated,
-)
-from h2.exceptions import ProtocolError
-from h2.settings import SettingCodes, Settings
-from hyperframe.frame import GoAwayFrame
-
 from actors.gateway.grpc.calls import Call, Method
+from actors.gateway.grpc.engine import (
+    FRAME_BYTES_MAX,
+    EngineFailed,
+    EngineLimits,
+    NewEngine,
+    StreamGone,
+    go_away,
+)
 from actors.gateway.grpc.messages import ENCODINGS, MessageReader
 from actors.gateway.grpc.status import CallFailed, StatusCode, decode_timeout_ns, encode_message
 from actors.remoting.frame import describe_bytes
@@ -45,15 +35,18 @@ from store.logs import get_logger
 _log = get_logger(__name__)
 
 _CONTENT_TYPE: Final = "application/grpc"
-_HEADERS: Final = [(":status", "200"), ("content-type", _CONTENT_TYPE)]
+_HEADERS: Final = ((b":status", b"200"), (b"content-type", _CONTENT_TYPE.encode()))
 _PREFACE: Final = b"PRI * HTTP/2"
-_PREFACE_BYTES: Final = 24
-_FRAME_BYTES_MAX: Final = 16_384
-_LENGTH_BYTES, _HEADER_BYTES = 3, 9  # of a frame
 _READ_BYTES: Final = 64 * 1024
 _COLLECTED_MAX: Final = 256 * 1024
 _UNWRITTEN_MAX: Final = 1024 * 1024
-_MAX_STREAM_ID: Final = 2**31 - 1
+
+
+class _ErrorCode(IntEnum):
+    """Reasons in GOAWAY frames."""
+
+    NO_ERROR = 0
+    ENHANCE_YOUR_CALM = 11
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,37 +78,17 @@ class Memory:
         self.size_bytes = 0
 
 
-class FrameLengths:
-    """Finds frames over the limit before they are complete: h2 would keep up to 16 MiB of such a frame."""
-
-    def __init__(self) -> None:
-        self._left = _PREFACE_BYTES  # of the present frame
-        self._length = b""
-
-    def has_long_frame(self, data: bytes) -> bool:
-        """Return True if a frame that begins in `data` is longer than `_FRAME_BYTES_MAX`."""
-        at = 0
-        while at < len(data):
-            if self._left:
-                passed = min(self._left, len(data) - at)
-                self._left -= passed
-                at += passed
-                continue
-            missing = _LENGTH_BYTES - len(self._length)
-            self._length += data[at : at + missing]
-            at += missing
-            if len(self._length) == _LENGTH_BYTES:
-                length, self._length = int.from_bytes(self._length), b""
-                if length > _FRAME_BYTES_MAX:
-                    return True
-                self._left = length + _HEADER_BYTES - _LENGTH_BYTES
-        return False
-
-
 class GrpcConnection(asyncio.BufferedProtocol):
     """The protocol of one accepted connection."""
 
-    def __init__(self, hub: Hub, methods: Mapping[str, Method], limits: GrpcLimits, memory: Memory) -> None:
+    def __init__(
+        self,
+        hub: Hub,
+        methods: Mapping[str, Method],
+        limits: GrpcLimits,
+        memory: Memory,
+        new_engine: NewEngine,
+    ) -> None:
         """Create the protocol; `methods` are the served ones, by path."""
         self.peer = "?"
         self._hub = hub
@@ -133,17 +106,15 @@ class GrpcConnection(asyncio.BufferedProtocol):
         self._is_draining = False
         self._control_frames = 0
         self._active_ns = hub.clock.monotonic_ns()
-        self._frames = FrameLengths()
-        self._h2 = H2Connection(H2Configuration(client_side=False, header_encoding="utf-8"))
-        self._h2.local_settings = Settings(
-            client=False,
-            initial_values={
-                SettingCodes.MAX_CONCURRENT_STREAMS: limits.streams_max,
-                SettingCodes.INITIAL_WINDOW_SIZE: limits.message_bytes_max,
-                SettingCodes.MAX_HEADER_LIST_SIZE: limits.header_bytes_max,
-                SettingCodes.MAX_FRAME_SIZE: _FRAME_BYTES_MAX,
-                SettingCodes.ENABLE_PUSH: 0,
-            },
+        self._failure = ""
+        self._engine = new_engine(
+            self,
+            EngineLimits(
+                limits.streams_max,
+                limits.header_bytes_max,
+                limits.message_bytes_max,
+                limits.control_frames_max,
+            ),
         )
 
     # ---- for the transport --------------------
@@ -156,8 +127,6 @@ class GrpcConnection(asyncio.BufferedProtocol):
             self.peer = f"[{name[0]}]:{name[1]}" if ":" in name[0] else f"{name[0]}:{name[1]}"
         self._hub.enter(self)
         if not self._transport.is_closing():
-            self._h2.initiate_connection()
-            self._h2.increment_flow_control_window(self._limits.message_bytes_max * 4)
             self._mark_dirty()
 
     def get_buffer(self, sizehint: int) -> memoryview:
@@ -169,17 +138,12 @@ class GrpcConnection(asyncio.BufferedProtocol):
         if self._is_closing:
             return
         data = bytes(self._hub.memory.view[:nbytes])
-        if self._frames.has_long_frame(data):
-            self._terminate(ErrorCodes.FRAME_SIZE_ERROR, f"a frame of more than {_FRAME_BYTES_MAX:,} bytes")
-            return
+        self._active_ns = self._hub.clock.monotonic_ns()
         try:
-            events = self._h2.receive_data(data)
-        except ProtocolError as error:
+            self._engine.receive(data)
+        except EngineFailed as error:
             self._refuse(data, error)
             return
-        self._active_ns = self._hub.clock.monotonic_ns()
-        for event in events:
-            self._handle(event)
         self._mark_dirty()
 
     def pause_writing(self) -> None:
@@ -209,7 +173,7 @@ class GrpcConnection(asyncio.BufferedProtocol):
             self._drain(call)
             if self.unread_bytes > self._limits.unsent_bytes_max:
                 reason = f"the peer leaves {self.unread_bytes:,} bytes of responses unread"
-                self._terminate(ErrorCodes.ENHANCE_YOUR_CALM, reason)
+                self._terminate(reason)
 
     # ---- for the hub --------------------
 
@@ -232,7 +196,10 @@ class GrpcConnection(asyncio.BufferedProtocol):
         self._is_dirty = False
         if self._transport.is_closing():
             return
-        data = self._h2.data_to_send()
+        data = self._engine.output()
+        if self._failure:
+            self._end(self._failure, data)
+            return
         if data:
             self._transport.write(data)
         self._collected_bytes = 0
@@ -253,7 +220,7 @@ class GrpcConnection(asyncio.BufferedProtocol):
         for call in tuple(self._calls.values()):
             self._forget(call)
         if not self._transport.is_closing():
-            self._transport.write(self._h2.data_to_send() + _go_away(ErrorCodes.NO_ERROR))
+            self._transport.write(self._engine.output() + go_away(_ErrorCode.NO_ERROR))
             self._hub.leaving.add(self)
             self._transport.close()
 
@@ -270,7 +237,7 @@ class GrpcConnection(asyncio.BufferedProtocol):
         """Tell the peer to open another connection; close when the open calls have ended."""
         if not self._is_draining and not self._is_closing:
             self._is_draining = True
-            self._transport.write(_go_away(ErrorCodes.NO_ERROR))
+            self._transport.write(self._engine.output() + go_away(_ErrorCode.NO_ERROR))
             self._mark_dirty()
 
     def expire_calls(self, now_ns: int) -> int | None:
@@ -280,42 +247,66 @@ class GrpcConnection(asyncio.BufferedProtocol):
     def count_unread(self) -> None:
         """Do nothing: each write counts."""
 
-    # ---- events of h2 --------------------
+    # ---- for the engine --------------------
 
-    def _handle(self, event: Event) -> None:
-        if self._is_closing:  # because of an earlier event
+    def begin(self, stream_id: int, headers: Iterable[tuple[bytes, bytes]]) -> None:
+        """Begin a call."""
+        if not self._is_closing:
+            self._begin(stream_id, _joined(headers))
+
+    def received(self, stream_id: int, data: bytes) -> None:
+        """Pass data to its call."""
+        call = self._calls.get(stream_id)
+        if call is None or call.trailers is not None:
             return
-        if isinstance(event, DataReceived):
-            self._data(event)
-        elif isinstance(event, RequestReceived):
-            self._begin(event)
-        elif isinstance(event, StreamEnded):
-            call = self._calls.get(event.stream_id or 0)
-            if call is not None:
-                call.end_input()
-        elif isinstance(event, WindowUpdated):
-            self._window(event.stream_id or 0)
-        elif isinstance(event, StreamReset):
-            call = self._calls.get(event.stream_id or 0)
-            if call is not None:
-                self._forget(call)
-            self._count_control()
-        elif isinstance(event, RemoteSettingsChanged):
-            self._count_control()
-            self._drain_all()
-        elif isinstance(event, PingReceived | PriorityUpdated):
-            self._count_control()
-        elif isinstance(event, ConnectionTerminated):
-            self.discard_input()
+        before = call.reader.size_bytes
+        try:
+            call.arrived(data, self._active_ns)
+        except CallFailed as error:
+            self._finish(call, error.code, error.message)
+        self._memory.size_bytes += call.reader.size_bytes - before
+        if self._memory.size_bytes > self._limits.incomplete_bytes_max:
+            self._finish(call, StatusCode.RESOURCE_EXHAUSTED, "too many requests are incomplete: try again")
 
-    def _begin(self, event: RequestReceived) -> None:
-        headers = _joined(event.headers or [])
-        stream_id = event.stream_id or 0
+    def ended(self, stream_id: int) -> None:
+        """Note the end of a call's requests."""
+        call = self._calls.get(stream_id)
+        if call is not None:
+            call.end_input()
+
+    def reset(self, stream_id: int) -> None:
+        """Cancel a call."""
+        call = self._calls.get(stream_id)
+        if call is not None:
+            self._forget(call)
+
+    def window(self, stream_id: int) -> None:
+        """Continue to send."""
+        call = self._calls.get(stream_id)
+        if call is not None:
+            self._drain(call)
+        elif not stream_id:
+            self._drain_all()
+
+    def count_control(self) -> None:
+        """Close the connection after too many frames without data."""
+        self._control_frames += 1
+        if self._control_frames > self._limits.control_frames_max and not self._is_closing:
+            self._terminate("too many frames without data")
+
+    def going_away(self) -> None:
+        """Close the connection when its calls have ended."""
+        self.discard_input()
+
+    def failed(self, reason: str) -> None:
+        """Close the connection after the output in progress."""
+        self._failure = reason
+
+    def _begin(self, stream_id: int, headers: Mapping[str, str]) -> None:
         method = self._methods.get(headers.get(":path", ""))
         encoding = headers.get("grpc-encoding", "identity")
         reader = MessageReader(encoding, self._limits.message_bytes_max)
-        now_ns = self._hub.clock.monotonic_ns()
-        call = Call(method or _UNKNOWN, headers, self.peer, stream_id, self, reader, now_ns)
+        call = Call(method or _UNKNOWN, headers, self.peer, stream_id, self, reader, self._active_ns)
         self._calls[stream_id] = call
         try:
             _check(headers, method)
@@ -330,37 +321,6 @@ class GrpcConnection(asyncio.BufferedProtocol):
             )
             call.deadline = self._hub.loop.call_later(timeout_ns / 1e9, expire)
         call.task = self._hub.loop.create_task(self._serve(call))
-
-    def _data(self, event: DataReceived) -> None:
-        stream_id, data = event.stream_id or 0, event.data or b""
-        size = event.flow_controlled_length or 0
-        call = self._calls.get(stream_id)
-        if size and call is not None and not call.is_ended:
-            self._h2.acknowledge_received_data(size, stream_id)
-        if not data and event.stream_ended is None:
-            self._count_control()
-        if call is None or call.trailers is not None:
-            return
-        before = call.reader.size_bytes
-        try:
-            call.arrived(data, self._hub.clock.monotonic_ns())
-        except CallFailed as error:
-            self._finish(call, error.code, error.message)
-        self._memory.size_bytes += call.reader.size_bytes - before
-        if self._memory.size_bytes > self._limits.incomplete_bytes_max:
-            self._finish(call, StatusCode.RESOURCE_EXHAUSTED, "too many requests are incomplete: try again")
-
-    def _window(self, stream_id: int) -> None:
-        call = self._calls.get(stream_id)
-        if call is not None:
-            self._drain(call)
-        elif not stream_id:
-            self._drain_all()
-
-    def _count_control(self) -> None:
-        self._control_frames += 1
-        if self._control_frames > self._limits.control_frames_max:
-            self._terminate(ErrorCodes.ENHANCE_YOUR_CALM, "too many frames without data")
 
     # ---- responses --------------------
 
@@ -379,9 +339,9 @@ class GrpcConnection(asyncio.BufferedProtocol):
         """Send the status of a call, after its unsent responses if it is OK."""
         if call.trailers is not None or self._is_closing or call.stream_id not in self._calls:
             return
-        call.trailers = [("grpc-status", str(int(code)))]
+        call.trailers = [(b"grpc-status", b"%d" % code)]
         if message:
-            call.trailers.append(("grpc-message", encode_message(message)))
+            call.trailers.append((b"grpc-message", encode_message(message).encode()))
         if code != StatusCode.OK:
             self._drop_unsent(call)
         self._drain(call)
@@ -391,38 +351,41 @@ class GrpcConnection(asyncio.BufferedProtocol):
     def _drain(self, call: Call) -> None:
         try:
             self._send(call)
-        except ProtocolError:  # the peer has reset the stream; that event is not handled yet
+        except StreamGone:  # the peer has reset it, which is not handled yet
             self._forget(call)
         self._mark_dirty()
 
     def _send(self, call: Call) -> None:
-        h2, unsent, stream_id = self._h2, call.unsent, call.stream_id
+        engine, unsent, stream_id = self._engine, call.unsent, call.stream_id
         if unsent and not call.has_headers:
             call.has_headers = True
-            h2.send_headers(stream_id, _HEADERS)
+            engine.send_headers(stream_id, _HEADERS)
         while unsent:
-            if self._is_blocked or self._collected_bytes >= _COLLECTED_MAX:
+            room = _COLLECTED_MAX - self._collected_bytes
+            if self._is_blocked or room <= 0:
                 self._has_more = True
                 return
-            size = min(h2.local_flow_control_window(stream_id), h2.max_outbound_frame_size, len(unsent))
+            size = min(engine.window(stream_id), room, len(unsent))
             if size <= 0:
                 return
-            h2.send_data(stream_id, bytes(memoryview(unsent)[:size]))
+            engine.send_data(stream_id, bytes(memoryview(unsent)[:size]))
             del unsent[:size]
             self._add_unread(-size)
             self._collected_bytes += size
             # Clients for Java measure the bandwidth with one ping per round trip that brings data.
-            self._control_frames = max(self._control_frames - 1, 0)
+            self._control_frames = max(self._control_frames - 1 - size // FRAME_BYTES_MAX, 0)
         call.sent()
         if call.trailers is not None:
-            headers = call.trailers if call.has_headers else [*_HEADERS, *call.trailers]
-            h2.send_headers(stream_id, headers, end_stream=True)
+            if call.has_headers:
+                engine.send_trailers(stream_id, call.trailers)
+            else:
+                engine.send_headers(stream_id, (*_HEADERS, *call.trailers), is_end=True)
             self._forget(call)
             if not call.is_ended:
-                h2.reset_stream(stream_id, ErrorCodes.NO_ERROR)
+                engine.reset(stream_id)
 
     def _drain_all(self) -> None:
-        for call in tuple(self._calls.values()):
+        for call in [each for each in self._calls.values() if each.unsent]:
             self._drain(call)
 
     def _forget(self, call: Call) -> None:
@@ -444,16 +407,15 @@ class GrpcConnection(asyncio.BufferedProtocol):
             self._is_dirty = True
             self._hub.mark_dirty(self)
 
-    def _refuse(self, data: bytes, error: ProtocolError) -> None:
+    def _refuse(self, data: bytes, error: EngineFailed) -> None:
         looks_like = "" if data.startswith(_PREFACE) else describe_bytes(data)
-        _log.warning("connection_refused", peer=self.peer, reason=str(error)[:200], looks_like=looks_like)
-        self._close_after(self._h2.data_to_send())
+        self._end(str(error)[:200], error.output, looks_like)
 
-    def _terminate(self, code: ErrorCodes, reason: str) -> None:
-        _log.warning("connection_refused", peer=self.peer, reason=reason, looks_like="")
-        self._close_after(_go_away(code))
+    def _terminate(self, reason: str) -> None:
+        self._end(reason, self._engine.output() + go_away(_ErrorCode.ENHANCE_YOUR_CALM))
 
-    def _close_after(self, data: bytes) -> None:
+    def _end(self, reason: str, data: bytes, looks_like: str = "") -> None:
+        _log.warning("connection_refused", peer=self.peer, reason=reason, looks_like=looks_like)
         self._is_closing = True
         self._hub.connections.discard(self)
         for call in tuple(self._calls.values()):
@@ -484,13 +446,9 @@ def _check(headers: Mapping[str, str], method: Method | None) -> None:
         )
 
 
-def _joined(headers: Any) -> dict[str, str]:
+def _joined(headers: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
     found: dict[str, str] = {}
-    for name, value in headers:
+    for raw_name, raw_value in headers:
+        name, value = raw_name.decode(errors="replace"), raw_value.decode(errors="replace")
         found[name] = f"{found[name]},{value}" if name in found else value
     return found
-
-
-def _go_away(code: ErrorCodes) -> bytes:
-    # h2 has no GOAWAY after which the open streams continue, so the frame is written here.
-    return bytes(GoAwayFrame(0, last_stream_id=_MAX_STREAM_ID, error_code=int(code)).serialize())

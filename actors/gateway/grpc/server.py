@@ -9,6 +9,8 @@ from typing import Final
 
 from actors.gateway.grpc.calls import Method
 from actors.gateway.grpc.connection import GrpcConnection, GrpcLimits, Memory
+from actors.gateway.grpc.engine import NewEngine
+from actors.gateway.grpc.ngh2_engine import Ngh2Engine
 from actors.remoting.hub import Hub
 from actors.remoting.limits import RemotingLimits
 from actors.remoting.server import bound_socket
@@ -31,6 +33,7 @@ class GrpcServer:
         limits: RemotingLimits,
         grpc_limits: GrpcLimits | None = None,
         tls: ServerTls | None = None,
+        new_engine: NewEngine = Ngh2Engine,
     ) -> None:
         """Create the server.
 
@@ -40,6 +43,7 @@ class GrpcServer:
             limits: of the connections.
             grpc_limits: of the calls.
             tls: the server's certificate; the first byte of a connection decides whether it uses TLS.
+            new_engine: makes the engine of a connection, `Ngh2Engine` or `H2Engine`.
         """
         self.hub = Hub(clock, limits)
         self.port = 0
@@ -47,6 +51,7 @@ class GrpcServer:
         self._methods = methods
         self._limits = grpc_limits or GrpcLimits()
         self._memory = Memory()
+        self._new_engine = new_engine
         self._server: asyncio.Server | None = None
         self._sweeper: asyncio.TimerHandle | None = None
 
@@ -81,7 +86,7 @@ class GrpcServer:
         return self._connection() if self.tls is None else TlsGate(self.hub, self.tls, self._connection)
 
     def _connection(self) -> GrpcConnection:
-        return GrpcConnection(self.hub, self._methods, self._limits, self._memory)
+        return GrpcConnection(self.hub, self._methods, self._limits, self._memory, self._new_engine)
 
     def _sweep(self) -> None:
         self._sweeper = self.hub.loop.call_later(_SWEEP_S, self._sweep)

@@ -1,4 +1,4 @@
-"""The gRPC layer against grpcio's client, and against peers that misuse HTTP/2."""
+"""The gRPC layer, with both engines, against grpcio's client and against peers that misuse HTTP/2."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import contextlib
 import gzip
 import socket
 import struct
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -17,16 +17,19 @@ from h2.config import H2Configuration
 from h2.connection import H2Connection
 from h2.events import ConnectionTerminated, DataReceived, ResponseReceived, StreamEnded, TrailersReceived
 from h2.settings import SettingCodes
-from hyperframe.frame import HeadersFrame, PingFrame, SettingsFrame
+from hyperframe.frame import DataFrame, HeadersFrame, PingFrame, SettingsFrame
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from actors.gateway.grpc.calls import Call, Method, unary
 from actors.gateway.grpc.connection import GrpcLimits
-from actors.gateway.grpc.messages import MessageReader, encode_frame
+from actors.gateway.grpc.engine import NewEngine
+from actors.gateway.grpc.h2_engine import H2Engine
+from actors.gateway.grpc.messages import encode_frame
+from actors.gateway.grpc.ngh2_engine import Ngh2Engine
 from actors.gateway.grpc.server import GrpcServer
-from actors.gateway.grpc.status import CallFailed, StatusCode, decode_timeout_ns, encode_message
-from actors.gateway.proto.service_pb2 import QueryRouteRequest, SendMessageRequest
+from actors.gateway.grpc.status import CallFailed, StatusCode
+from actors.gateway.proto.service_pb2 import SendMessageRequest
 from actors.remoting.limits import RemotingLimits
 from store.clock import SystemClock
 from tests.eventually import eventually_async
@@ -36,6 +39,7 @@ ECHO, SLOW, FAIL, BUG, MANY, TALK = (
 )
 BOMB = gzip.compress(bytes(100_000))
 ENCODE, DECODE = SendMessageRequest.SerializeToString, SendMessageRequest.FromString
+Headers = Sequence[tuple[str, str]]
 LIMITS = GrpcLimits(streams_max=2000, control_frames_max=500, unsent_bytes_max=16 * 1024 * 1024)
 
 
@@ -84,6 +88,12 @@ class Service:
             await call.send(request)
 
 
+@pytest.fixture(params=[Ngh2Engine, H2Engine])
+def engine(request: pytest.FixtureRequest) -> NewEngine:
+    made: NewEngine = request.param
+    return made
+
+
 def message(size: int = 5) -> SendMessageRequest:
     request = SendMessageRequest()
     request.messages.add(body=b"x" * size)
@@ -92,11 +102,11 @@ def message(size: int = 5) -> SendMessageRequest:
 
 @asynccontextmanager
 async def serving(
-    limits: GrpcLimits = LIMITS, max_unread_bytes: int = 1 << 30
+    engine: NewEngine, limits: GrpcLimits = LIMITS, max_unread_bytes: int = 1 << 30
 ) -> AsyncIterator[tuple[Service, GrpcServer]]:
     service = Service()
     remoting_limits = RemotingLimits(max_unread_bytes=max_unread_bytes)
-    server = GrpcServer(service.methods, SystemClock(), remoting_limits, limits)
+    server = GrpcServer(service.methods, SystemClock(), remoting_limits, limits, new_engine=engine)
     await server.start("127.0.0.1", 0)
     try:
         yield service, server
@@ -104,9 +114,11 @@ async def serving(
         await server.stop()
 
 
-def with_channel(story: Callable[[Service, GrpcServer, grpc.aio.Channel], Awaitable[None]]) -> None:
+def with_channel(
+    engine: NewEngine, story: Callable[[Service, GrpcServer, grpc.aio.Channel], Awaitable[None]]
+) -> None:
     async def run() -> None:
-        async with serving() as (service, server):
+        async with serving(engine) as (service, server):
             options = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
             async with grpc.aio.insecure_channel(f"127.0.0.1:{server.port}", options) as channel:
                 await story(service, server, channel)
@@ -124,25 +136,25 @@ async def error_of(call: Awaitable[Any]) -> tuple[grpc.StatusCode, str | None]:
     return caught.value.code(), caught.value.details()
 
 
-def test_unary_calls_of_any_size_are_answered() -> None:
+def test_unary_calls_of_any_size_are_answered(engine: NewEngine) -> None:
     async def story(service: Service, server: GrpcServer, channel: grpc.aio.Channel) -> None:
         for size in (0, 1, 16_380, 70_000, 4 * 1024 * 1024):
             response = await caller(channel, ECHO)(message(size), metadata=(("x-mq-client-id", "c1"),))
             assert len(response.messages[0].body) == size
         assert service.metadata[0]["x-mq-client-id"] == "c1"
 
-    with_channel(story)
+    with_channel(engine, story)
 
 
-def test_a_thousand_calls_run_at_once_on_one_connection() -> None:
+def test_a_thousand_calls_run_at_once_on_one_connection(engine: NewEngine) -> None:
     async def story(service: Service, server: GrpcServer, channel: grpc.aio.Channel) -> None:
         found = await asyncio.gather(*(caller(channel, ECHO)(message(n)) for n in range(1000)))
         assert [len(each.messages[0].body) for each in found] == list(range(1000))
 
-    with_channel(story)
+    with_channel(engine, story)
 
 
-def test_errors_end_a_call_with_their_status() -> None:
+def test_errors_end_a_call_with_their_status(engine: NewEngine) -> None:
     async def story(service: Service, server: GrpcServer, channel: grpc.aio.Channel) -> None:
         assert await error_of(caller(channel, FAIL)(message())) == (
             grpc.StatusCode.RESOURCE_EXHAUSTED, "zu voll: 100 % – später",
@@ -163,10 +175,10 @@ def test_errors_end_a_call_with_their_status() -> None:
         assert code == grpc.StatusCode.INVALID_ARGUMENT
         assert await caller(channel, ECHO)(message()) == message()
 
-    with_channel(story)
+    with_channel(engine, story)
 
 
-def test_deadline_and_cancellation_stop_the_handler() -> None:
+def test_deadline_and_cancellation_stop_the_handler(engine: NewEngine) -> None:
     async def story(service: Service, server: GrpcServer, channel: grpc.aio.Channel) -> None:
         call = caller(channel, SLOW)(message())
         await eventually_async(lambda: service.started == 1)
@@ -176,10 +188,10 @@ def test_deadline_and_cancellation_stop_the_handler() -> None:
         assert code == grpc.StatusCode.DEADLINE_EXCEEDED
         assert await caller(channel, ECHO)(message()) == message()
 
-    with_channel(story)
+    with_channel(engine, story)
 
 
-def test_compressed_requests_are_read() -> None:
+def test_compressed_requests_are_read(engine: NewEngine) -> None:
     async def story(service: Service, server: GrpcServer, channel: grpc.aio.Channel) -> None:
         call = caller(channel, ECHO)(message(100_000), compression=grpc.Compression.Gzip)
         assert await call == message(100_000)
@@ -188,10 +200,10 @@ def test_compressed_requests_are_read() -> None:
         )
         assert code == grpc.StatusCode.RESOURCE_EXHAUSTED, text
 
-    with_channel(story)
+    with_channel(engine, story)
 
 
-def test_a_slow_reader_holds_up_only_its_own_stream() -> None:
+def test_a_slow_reader_holds_up_only_its_own_stream(engine: NewEngine) -> None:
     async def story(service: Service, server: GrpcServer, channel: grpc.aio.Channel) -> None:
         many = channel.unary_stream(MANY, ENCODE, DECODE)
         stream = many(message(50_000))
@@ -204,10 +216,10 @@ def test_a_slow_reader_holds_up_only_its_own_stream() -> None:
             received += 1
         assert received == service.sent == 400
 
-    with_channel(story)
+    with_channel(engine, story)
 
 
-def test_both_sides_of_a_stream_send_messages() -> None:
+def test_both_sides_of_a_stream_send_messages(engine: NewEngine) -> None:
     async def story(service: Service, server: GrpcServer, channel: grpc.aio.Channel) -> None:
         talk = channel.stream_stream(TALK, ENCODE, DECODE)()
         for size in (1, 30_000, 7):
@@ -217,10 +229,10 @@ def test_both_sides_of_a_stream_send_messages() -> None:
         assert await talk.read() is grpc.aio.EOF
         assert await talk.code() == grpc.StatusCode.OK
 
-    with_channel(story)
+    with_channel(engine, story)
 
 
-def test_a_stopping_server_lets_open_calls_end() -> None:
+def test_a_stopping_server_lets_open_calls_end(engine: NewEngine) -> None:
     async def story(service: Service, server: GrpcServer, channel: grpc.aio.Channel) -> None:
         talk = channel.stream_stream(TALK, ENCODE, DECODE)()
         await talk.write(message())
@@ -232,7 +244,7 @@ def test_a_stopping_server_lets_open_calls_end() -> None:
         assert await talk.code() == grpc.StatusCode.OK
         await stopping
 
-    with_channel(story)
+    with_channel(engine, story)
 
 
 class RawPeer:
@@ -243,11 +255,13 @@ class RawPeer:
         self.h2 = H2Connection(H2Configuration(client_side=True, header_encoding="utf-8"))
         self.h2.initiate_connection()
 
-    def request(self, path: str, data: bytes, *, end: bool = True, encoding: str = "identity") -> int:
+    def request(
+        self, path: str, data: bytes, *, end: bool = True, encoding: str = "identity", more: Headers = ()
+    ) -> int:
         stream_id = self.h2.get_next_available_stream_id()
         headers = [(":method", "POST"), (":path", path), (":scheme", "http"), (":authority", "x")]
         headers += [("content-type", "application/grpc"), ("te", "trailers"), ("grpc-encoding", encoding)]
-        self.h2.send_headers(stream_id, headers)
+        self.h2.send_headers(stream_id, [*headers, *more])
         if data or end:
             self.h2.send_data(stream_id, data, end_stream=end)
         return stream_id
@@ -287,9 +301,11 @@ class RawPeer:
 
 @settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.lists(st.integers(0, 4000), max_size=20), st.lists(st.integers(0, 300), min_size=1, max_size=5))
-def test_calls_are_equal_for_any_split_of_their_bytes(cuts: list[int], sizes: list[int]) -> None:
+def test_calls_are_equal_for_any_split_of_their_bytes(
+    engine: NewEngine, cuts: list[int], sizes: list[int]
+) -> None:
     async def run() -> None:
-        async with serving() as (_, server):
+        async with serving(engine) as (_, server):
             peer = RawPeer(server.port)
             frames = {peer.request(ECHO, encode_frame(message(n).SerializeToString())): n for n in sizes}
             stream = peer.h2.data_to_send()
@@ -361,7 +377,9 @@ ABUSES = (
 
 
 @pytest.mark.parametrize("abuse", ABUSES, ids=lambda each: each.__name__)
-def test_abuse_closes_its_connection_and_leaves_others_alone(abuse: Callable[[RawPeer], None]) -> None:
+def test_abuse_closes_its_connection_and_leaves_others_alone(
+    engine: NewEngine, abuse: Callable[[RawPeer], None]
+) -> None:
     async def story(service: Service, server: GrpcServer, channel: grpc.aio.Channel) -> None:
         assert await caller(channel, ECHO)(message()) == message()
         peer = RawPeer(server.port)
@@ -372,12 +390,12 @@ def test_abuse_closes_its_connection_and_leaves_others_alone(abuse: Callable[[Ra
         assert await caller(channel, ECHO)(message()) == message()
         await eventually_async(lambda: len(server.hub.connections) == 1)
 
-    with_channel(story)
+    with_channel(engine, story)
 
 
-def test_client_may_send_a_ping_for_each_response() -> None:
+def test_client_may_send_a_ping_for_each_response(engine: NewEngine) -> None:
     async def run() -> None:
-        async with serving(LIMITS) as (_, server):
+        async with serving(engine) as (_, server):
             peer = RawPeer(server.port)
             for _ in range(2 * LIMITS.control_frames_max // 100):
                 for _ in range(100):
@@ -390,10 +408,24 @@ def test_client_may_send_a_ping_for_each_response() -> None:
     asyncio.run(run())
 
 
-@pytest.mark.parametrize("first", [b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", b"\x16\x03\x01\x02\x00", b"\0" * 40])
-def test_other_protocols_are_closed_with_a_log_line(first: bytes) -> None:
+def test_contradicted_content_length_cancels_the_call(engine: NewEngine) -> None:
     async def run() -> None:
-        async with serving() as (_, server):
+        async with serving(engine) as (service, server):
+            peer = RawPeer(server.port)
+            stream_id = peer.request(SLOW, encode_frame(b""), end=False, more=[("content-length", "50")])
+            peer.socket.sendall(peer.h2.data_to_send())
+            await eventually_async(lambda: service.started == 1)
+            peer.socket.sendall(DataFrame(stream_id, flags=["END_STREAM"]).serialize())
+            await eventually_async(lambda: service.cancelled == 1)
+            peer.socket.close()
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("first", [b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", b"\x16\x03\x01\x02\x00", b"\0" * 40])
+def test_other_protocols_are_closed_with_a_log_line(engine: NewEngine, first: bytes) -> None:
+    async def run() -> None:
+        async with serving(engine) as (_, server):
             peer = RawPeer(server.port)
             peer.socket.sendall(first + b"\0" * 64)
             await peer.until_closed()
@@ -402,9 +434,9 @@ def test_other_protocols_are_closed_with_a_log_line(first: bytes) -> None:
     asyncio.run(run())
 
 
-def test_incomplete_requests_of_all_connections_are_bounded() -> None:
+def test_incomplete_requests_of_all_connections_are_bounded(engine: NewEngine) -> None:
     async def run() -> None:
-        async with serving(GrpcLimits(incomplete_bytes_max=80_000)) as (_, server):
+        async with serving(engine, GrpcLimits(incomplete_bytes_max=80_000)) as (_, server):
             first, second = RawPeer(server.port), RawPeer(server.port)
             part = struct.pack(">BI", 0, 60_000) + b"x" * 16_000
             for _ in range(3):
@@ -424,9 +456,9 @@ def test_incomplete_requests_of_all_connections_are_bounded() -> None:
     asyncio.run(run())
 
 
-def test_unread_responses_of_all_connections_are_bounded() -> None:
+def test_unread_responses_of_all_connections_are_bounded(engine: NewEngine) -> None:
     async def run() -> None:
-        async with serving(max_unread_bytes=1024 * 1024) as (_, server):
+        async with serving(engine, max_unread_bytes=1024 * 1024) as (_, server):
             least, most = RawPeer(server.port), RawPeer(server.port)
             for peer, count in ((least, 1), (most, 4)):
                 peer.h2.update_settings({SettingCodes.INITIAL_WINDOW_SIZE: 0})
@@ -444,57 +476,3 @@ def test_unread_responses_of_all_connections_are_bounded() -> None:
             assert server.hub.unread_bytes == 0
 
     asyncio.run(run())
-
-
-@pytest.mark.parametrize(
-    ("text", "ns"), [("1n", 1), ("3S", 3_000_000_000), ("00000001H", 3_600_000_000_000), ("5m", 5_000_000)]
-)
-def test_timeouts_are_decoded(text: str, ns: int) -> None:
-    assert decode_timeout_ns(text) == ns
-
-
-@pytest.mark.parametrize("text", ["", "S", "1", "-1S", "123456789S", "1.5S", "1s", "١S"])
-def test_invalid_timeouts_are_refused(text: str) -> None:
-    with pytest.raises(CallFailed, match="up to 8 digits"):
-        decode_timeout_ns(text)
-
-
-def test_messages_of_status_are_percent_encoded() -> None:
-    assert encode_message("100 % – \n") == "100 %25 %E2%80%93 %0A"
-
-
-@given(
-    st.lists(st.binary(max_size=300), max_size=8), st.lists(st.integers(0, 999), max_size=8), st.booleans()
-)
-def test_messages_are_split_at_any_byte(messages: list[bytes], cuts: list[int], is_compressed: bool) -> None:
-    pack = (lambda raw: struct.pack(">BI", 1, len(raw)) + raw) if is_compressed else encode_frame
-    stream = b"".join(pack(gzip.compress(each)) if is_compressed else pack(each) for each in messages)
-    reader, found = MessageReader("gzip", 1000), []
-    places = sorted({cut % (len(stream) + 1) for cut in cuts})
-    for begin, end in zip((0, *places), (*places, len(stream)), strict=True):
-        found += reader.feed(stream[begin:end])
-    assert (found, reader.size_bytes) == (messages, 0)
-
-
-@pytest.mark.parametrize(
-    ("frame", "reason"),
-    [
-        (struct.pack(">BI", 0, 1001), "over the limit of 1,000"),
-        (struct.pack(">BI", 2, 0), "compressed flag 2"),
-        (struct.pack(">BI", 1, 3) + b"abc", "not valid gzip"),
-        (struct.pack(">BI", 1, 0), "incomplete gzip"),
-        (
-            (lambda raw: struct.pack(">BI", 1, len(raw)) + raw)(gzip.compress(bytes(100_000))),
-            "over the limit",
-        ),
-    ],
-)
-def test_invalid_messages_are_refused(frame: bytes, reason: str) -> None:
-    with pytest.raises(CallFailed, match=reason):
-        MessageReader("gzip", 1000).feed(frame)
-
-
-def test_a_compressed_message_without_encoding_is_refused() -> None:
-    with pytest.raises(CallFailed, match="grpc-encoding"):
-        MessageReader("identity", 1000).feed(struct.pack(">BI", 1, 0))
-    assert QueryRouteRequest.DESCRIPTOR.full_name == "apache.rocketmq.v2.QueryRouteRequest"

@@ -1,0 +1,153 @@
+"""Ngh2Engine: the engine over ngh2, a binding of the C library nghttp2."""
+
+from __future__ import annotations
+
+from ngh2 import (
+    Configuration,
+    Connection,
+    ConnectionClosed,
+    ConnectionStateError,
+    DataReceived,
+    DenialOfServiceError,
+    ErrorCode,
+    Event,
+    GoAwayReceived,
+    NGH2Error,
+    PingReceived,
+    RequestReceived,
+    Role,
+    Setting,
+    SettingsReceived,
+    StreamClosed,
+    StreamReset,
+    TrailersReceived,
+    WindowUpdated,
+)
+
+from actors.gateway.grpc.engine import EngineFailed, EngineLimits, Headers, StreamGone, Streams, go_away
+
+_INITIAL_WINDOW_BYTES = 65_535  # of a connection, by HTTP/2
+_SWEEP_S = 5
+
+
+class Ngh2Engine:
+    """An `Engine`."""
+
+    def __init__(self, streams: Streams, limits: EngineLimits) -> None:
+        """Create the engine; its first output is the server's settings."""
+        self._streams = streams
+        self._output = b""
+        self._ngh2 = Connection(
+            Role.SERVER,
+            Configuration(
+                max_inbound_header_list_size=limits.header_bytes_max,
+                max_outbound_ack=limits.control_frames_max,
+                stream_reset_rate_limit=(limits.control_frames_max, limits.control_frames_max // _SWEEP_S),
+            ),
+        )
+        self._ngh2.initiate_connection(
+            {
+                Setting.MAX_CONCURRENT_STREAMS: limits.streams_max,
+                Setting.INITIAL_WINDOW_SIZE: limits.window_bytes,
+                Setting.MAX_HEADER_LIST_SIZE: limits.header_bytes_max,
+            }
+        )
+        self._ngh2.set_local_window_size(_INITIAL_WINDOW_BYTES + limits.window_bytes * 4)
+
+    def receive(self, data: bytes) -> None:
+        """Handle received bytes. Raises EngineFailed."""
+        try:
+            self._ngh2.receive_data(data)
+        except NGH2Error as error:
+            is_flood = isinstance(error, DenialOfServiceError)
+            code = ErrorCode.ENHANCE_YOUR_CALM if is_flood else ErrorCode.PROTOCOL_ERROR
+            raise EngineFailed(str(error), self._output + go_away(code)) from None
+        for event in self._ngh2.events():
+            self._handle(event)
+
+    def window(self, stream_id: int) -> int:
+        """Return how many bytes `send_data` accepts now. Raises StreamGone."""
+        ngh2 = self._ngh2
+        try:
+            # The windows shrink only when the data is written.
+            of_stream = ngh2.stream_remote_window_size(stream_id) - ngh2.queued_body_size(stream_id)
+            return min(of_stream, ngh2.remote_window_size - ngh2.queued_body_size())
+        except NGH2Error as error:
+            raise StreamGone from error
+
+    def send_headers(self, stream_id: int, headers: Headers, *, is_end: bool = False) -> None:
+        """Send the headers of a response; `is_end` ends the stream. Raises StreamGone."""
+        try:
+            self._ngh2.send_response(stream_id, headers, end_stream=is_end)
+        except NGH2Error as error:
+            raise StreamGone from error
+
+    def send_data(self, stream_id: int, data: bytes) -> None:
+        """Send data, at most `window` bytes. Raises StreamGone."""
+        try:
+            self._ngh2.send_data(stream_id, data)
+        except NGH2Error as error:
+            raise StreamGone from error
+
+    def send_trailers(self, stream_id: int, headers: Headers) -> None:
+        """Send the trailers of a response, which end its stream. Raises StreamGone."""
+        try:
+            self._ngh2.send_trailers(stream_id, headers)
+        except NGH2Error as error:
+            raise StreamGone from error
+
+    def reset(self, stream_id: int) -> None:
+        """Reset a stream without an error, after what was sent on it. Raises StreamGone."""
+        try:
+            self._output += self._ngh2.data_to_send()  # nghttp2 would drop it
+            self._ngh2.reset_stream(stream_id, ErrorCode.NO_ERROR)
+        except NGH2Error as error:
+            raise StreamGone from error
+
+    def output(self) -> bytes:
+        """Return the bytes to write, and forget them."""
+        output, self._output = self._output, b""
+        try:
+            output += self._ngh2.data_to_send()
+        except ConnectionStateError:  # it has failed
+            return output
+        for event in self._ngh2.events():  # streams and connections that nghttp2 has closed
+            self._handle(event)
+        return output
+
+    def _handle(self, event: Event) -> None:
+        streams = self._streams
+        if isinstance(event, DataReceived):
+            if event.data:
+                streams.received(event.stream_id, event.data)
+            elif not event.end_stream:
+                streams.count_control()
+            if event.end_stream:
+                streams.ended(event.stream_id)
+        elif isinstance(event, RequestReceived):
+            streams.begin(event.stream_id, event.headers)
+            if event.end_stream:
+                streams.ended(event.stream_id)
+        elif isinstance(event, WindowUpdated):
+            streams.window(event.stream_id)
+        elif isinstance(event, StreamClosed):
+            streams.reset(event.stream_id)
+        else:
+            self._handle_rare(event)
+
+    def _handle_rare(self, event: Event) -> None:
+        streams = self._streams
+        if isinstance(event, TrailersReceived):
+            streams.ended(event.stream_id)
+        elif isinstance(event, StreamReset):
+            streams.reset(event.stream_id)
+            streams.count_control()
+        elif isinstance(event, SettingsReceived):
+            streams.count_control()
+            streams.window(0)
+        elif isinstance(event, PingReceived):
+            streams.count_control()
+        elif isinstance(event, GoAwayReceived):
+            streams.going_away()
+        elif isinstance(event, ConnectionClosed) and event.error_code != ErrorCode.NO_ERROR:
+            streams.failed(event.debug_data.decode(errors="replace") or f"HTTP/2 error {event.error_code}")
