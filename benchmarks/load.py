@@ -12,7 +12,7 @@ import orjson
 import psutil
 
 from actors.remoting.clients.blocking import BlockingConnection
-from actors.remoting.codes import RequestCode, ResponseCode
+from actors.remoting.codes import RayMQRequestCode, RequestCode, ResponseCode
 from actors.remoting.command import RemotingCommand
 from cluster.bench.broker import anonymous_bytes
 from cluster.client import Admin
@@ -70,6 +70,9 @@ class Figures:
     """Average number of cores used by neither broker nor client: other processes and the kernel."""
     send_p50_ms: float | None = None
     """Of the sends; the other latencies of a load with a consumer are those from send to listener."""
+    turns_per_s: float | None = None
+    """Turns of the broker's event loop; None for RocketMQ, which has none."""
+    messages_per_turn: float | None = None
 
 
 class LoadFailed(Exception):
@@ -112,7 +115,7 @@ def run_load(
     )
     if load.numbers.get("pop"):
         _set_pop_mode(nameserver, broker, numbers["queues"])
-    return run_program(command, home, (broker_pid,), load)
+    return run_program(command, home, (broker_pid,), load, broker)
 
 
 def _set_pop_mode(nameserver: str, broker: str, queues: int) -> None:
@@ -126,10 +129,13 @@ def _set_pop_mode(nameserver: str, broker: str, queues: int) -> None:
         raise LoadFailed(f"the broker refused the request mode POP: {response.remark}")
 
 
-def run_program(command: Sequence[str], home: Path, servers: Sequence[int], load: Load) -> Figures:
+def run_program(
+    command: Sequence[str], home: Path, servers: Sequence[int], load: Load, broker: str = ""
+) -> Figures:
     """Run a program that prints MEASURING and then its results, and return them.
 
     `servers` are the PIDs of the broker and of what stands before it; their CPU time and memory are added.
+    `broker` is the address of the broker whose turns are counted; empty to count none.
 
     Raises:
         LoadFailed: A message failed or was not received.
@@ -137,9 +143,10 @@ def run_program(command: Sequence[str], home: Path, servers: Sequence[int], load
     """
     with Program(command, home / "client.log") as client:
         client.wait_for("MEASURING", PREPARE_TIMEOUT_S)
-        before = _cpu_spent(servers, client.pid)
+        turns_before, before = _turns(broker), _cpu_spent(servers, client.pid)
         line = client.wait_for('{"messagesPerSecond"', MEASURE_TIMEOUT_S)
         spent = _cpu_spent(servers, client.pid).since(before)
+        turns = _turns(broker) - turns_before
     output = json.loads(line)
     _check(output, load)
     return Figures(
@@ -155,7 +162,18 @@ def run_program(command: Sequence[str], home: Path, servers: Sequence[int], load
         client_cpu_us_per_message=spent.client_s / output["messages"] * 1e6,
         broker_anonymous_mib=sum(anonymous_bytes(pid) for pid in servers) / MIB,
         other_cores=(spent.machine_s - spent.broker_s - spent.client_s) / output["seconds"],
+        turns_per_s=turns / output["seconds"] if turns else None,
+        messages_per_turn=output["messages"] / turns if turns else None,
     )
+
+
+def _turns(broker: str) -> int:
+    """Return the number of turns of the broker at this address; 0 if it is not RayMQ."""
+    if not broker:
+        return 0
+    with BlockingConnection(broker, REQUEST_TIMEOUT_MS) as connection:
+        response = connection.exchange(RemotingCommand(RayMQRequestCode.DESCRIBE_BROKER))
+    return int(orjson.loads(response.body)["turns"]) if response.code == ResponseCode.SUCCESS else 0
 
 
 def _check(output: Mapping[str, Any], load: Load) -> None:

@@ -20,6 +20,8 @@ REPORTED = (
     "client_cpu_us_per_message",
     "broker_anonymous_mib",
     "other_cores",
+    "turns_per_s",
+    "messages_per_turn",
 )
 
 
@@ -76,11 +78,14 @@ def round_line(figures: Figures) -> str:
     times = ""
     if figures.p50_ms is not None and figures.p99_ms is not None:
         times = f"  p50 {figures.p50_ms:.3f} ms  p99 {figures.p99_ms:.3f} ms"
+    turns = ""
+    if figures.messages_per_turn is not None:
+        turns = f"  {figures.messages_per_turn:.1f} messages per turn"
     return (
         f"{figures.messages_per_s:10,.0f}/s{times}"
         f"  broker {figures.broker_cpu_us_per_message:.1f} µs per message"
         f"  client {figures.client_cpu_us_per_message:.1f} µs"
-        f"  other work {figures.other_cores:.2f} cores"
+        f"  other work {figures.other_cores:.2f} cores{turns}"
     )
 
 
@@ -92,9 +97,11 @@ def print_table(report: Report) -> None:
     print(f"{case.load}{pair}, {case.flush} flush, RocketMQ {report.release}  {dict(report.numbers)}")
     print(f"{'median of rounds':28}" + "".join(f"{side:>14}" for side in medians) + f"{'ours ÷ theirs':>16}")
     for key in REPORTED:
-        if not all(key in figures for figures in medians.values()):
+        if not any(key in figures for figures in medians.values()):
             continue
-        row = "".join(f"{figures[key]:14,.3f}" for figures in medians.values())
+        row = "".join(
+            f"{figures[key]:14,.3f}" if key in figures else f"{'-':>14}" for figures in medians.values()
+        )
         ratio = f"{ratios[key]:16.2f}" if key in ratios else ""
         print(f"{key:28}{row}{ratio}")
     if report.others_mib:

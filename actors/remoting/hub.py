@@ -86,6 +86,8 @@ class Hub:
         self.leaving: set[Peer] = set()  # closed by this side, with output that the peer has not read yet
         self.scheduler = Scheduler(clock, limits)
         self.unread_bytes = 0  # of all peers that are behind, at the last count
+        self.turns = 0
+        """Number of turns since the start."""
         self._tick = tick
         self._tick_requested = False
         self._is_ending = False
@@ -229,6 +231,7 @@ class Hub:
 
     def _end_turn(self) -> None:
         scheduler = self.scheduler
+        self.turns += 1
         self._tick_requested, self._is_ending = False, True
         scheduler.end_reading()
         try:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
 from benchmarks.goals import CASES, PYTHON_LOADS, Case, Goal, Measured, goal_results
 from benchmarks.load import LOADS, Figures
-from benchmarks.versus_report import Report, print_goals
+from benchmarks.versus_report import Report, print_goals, print_table
 from cluster.bench.registry import BENCHES
 
 MORE = Goal("java-producer", "messages_per_s", floor=1.2, aim=1.6)
@@ -46,7 +47,9 @@ def figures(messages_per_s: float, p99_ms: float) -> Figures:
 def test_report_compares_medians_of_figures_measured_on_both_sides(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    ours = [figures(20, 0.4), figures(90, 0.9), figures(30, 0.5)]
+    ours = [
+        replace(figures(rate, p99), messages_per_turn=4.0) for rate, p99 in ((20, 0.4), (90, 0.9), (30, 0.5))
+    ]
     theirs = [figures(10, 1.0), figures(15, 2.0), figures(15, 1.0)]
     case = Case("java-producer", "async")
     report = Report(case, "5.3.3", {"seconds": 1}, {"raymq": ours, "rocketmq": theirs}, {"ray": 300.0})
@@ -56,6 +59,10 @@ def test_report_compares_medians_of_figures_measured_on_both_sides(
     assert ratios["p99_ms"] == 0.5
     assert report.as_json()["others_anonymous_mib"] == {"ray": 300.0}
     assert Report(case, "5.3.3", {}, {"raymq": ours}, {}).ratios() == {}
+
+    print_table(report)
+    rows = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert ["messages_per_turn", "4.000", "-"] in rows
 
     results = goal_results({case: Measured(report.medians()["raymq"], ratios)})
     print_goals(results, as_json=True)

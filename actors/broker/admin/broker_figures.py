@@ -187,6 +187,10 @@ def _requests(settings: BrokerSettings, loop: BrokerLoop) -> Sequence[Figure]:
             "longest_flush_us", _GAUGE, "us", lambda: flusher.longest_flush_ns // 1000, "Longest flush."
         ),
         Figure(
+            "turns", _COUNTER, "", lambda: hub.turns, "Turns of the event loop that served requests.",
+            metric="raymq_turns_total",
+        ),
+        Figure(
             "unread_bytes", _GAUGE, "bytes", lambda: hub.unread_bytes, "Response bytes not sent yet.",
             metric="raymq_unread_bytes",
         ),
