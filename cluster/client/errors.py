@@ -85,7 +85,7 @@ class BrokerRefused(ClientError):
 
     def __str__(self) -> str:
         source = f" from {self.address}" if self.address else ""
-        return f"{self.remark or 'no remark'} (response code {self.code}{source})"
+        return f"{self.remark.strip() or 'no remark'} (response code {self.code}{source})"
 
 
 class TopicNotFound(BrokerRefused):

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from cluster.views.offsets import QueueProgress, progress_in
+from cluster.views.offsets import QueueProgress, in_flight, progress_in
 from store.message.validate import RETRY_TOPIC_PREFIX, is_system_group
 
 if TYPE_CHECKING:
@@ -20,8 +20,9 @@ class GroupSummary:
     """The progress of a group in all of its topics.
 
     Attributes:
-        lag: Messages after the committed offsets. None, like `in_flight` and `tps`, if the group has not
-            committed any offset: its progress is unknown.
+        lag: Messages after the committed offsets. None, like `tps`, if the group has not committed any
+            offset: its progress is unknown.
+        in_flight: Messages that are pulled but not committed; None if it is unknown.
         tps: Messages consumed per second in the last minute.
         behind_since_ms: Store time of the last message consumed in the queue that is furthest behind, in
             milliseconds since the epoch; None without lag, or if it is unknown.
@@ -81,7 +82,8 @@ def list_groups(admin: Admin, *, include_system: bool = False) -> list[GroupSumm
             found.append(GroupSummary(name, [], None, None, None, None))
             continue
         topics = sorted({queue.topic for queue in stats.offsets})
-        figures = (stats.lag, stats.in_flight, stats.consume_tps, behind_since_ms(stats))
+        pulled = in_flight(stats.offsets.values())
+        figures = (stats.lag, pulled, stats.consume_tps, behind_since_ms(stats))
         found.append(GroupSummary(name, topics, *figures))
     return found
 

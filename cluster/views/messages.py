@@ -61,11 +61,15 @@ def find_messages(admin: Admin, topic: str, identifier: str) -> list[MessageExt]
         return found
     host, _ = decode_message_id(identifier)
     known = {
-        address for data in admin.cluster_info().brokers.values() for address in data.broker_addrs.values()
+        address: name
+        for name, data in admin.cluster_info().brokers.items()
+        for address in data.broker_addrs.values()
     }
     if str(host) not in known:
         raise ConfigInvalid(
             f"id {identifier} names the broker {host}, which is not in this cluster: its brokers are "
             f"{', '.join(sorted(known))}"
         )
-    return [each for each in [admin.message_by_id(identifier)] if each.topic == topic]
+    message = admin.message_by_id(identifier)
+    message.broker_name = known[str(host)]
+    return [message] if message.topic == topic else []

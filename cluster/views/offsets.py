@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from cluster.views.times import parse_position
 
 if TYPE_CHECKING:
-    from actors.remoting.bodies.progress import ConsumeStats
+    from actors.remoting.bodies.progress import ConsumeStats, OffsetWrapper
     from cluster.client import Admin, MessageQueue
 
 
@@ -22,7 +22,7 @@ class QueueProgress:
         committed: The committed offset.
         end: Offset of the next message of the queue.
         lag: Messages after the committed offset.
-        in_flight: Messages that are pulled but not committed.
+        in_flight: Messages that are pulled but not committed; None if it is unknown.
         last_ms: Store time of the last consumed message in milliseconds since the epoch, or None.
     """
 
@@ -32,7 +32,7 @@ class QueueProgress:
     committed: int
     end: int
     lag: int
-    in_flight: int
+    in_flight: int | None
     last_ms: int | None
 
 
@@ -52,6 +52,15 @@ def progress(admin: Admin, group: str, topic: str | None = None) -> list[QueuePr
     return progress_in(admin.group_stats(group, topic))
 
 
+def in_flight(offsets: Iterable[OffsetWrapper]) -> int | None:
+    """Return the messages that are pulled but not committed; None if it is unknown.
+
+    RocketMQ's list of all groups has no pulled offsets: they are 0 there.
+    """
+    found = [each.in_flight for each in offsets]
+    return None if any(number < 0 for number in found) else sum(found)
+
+
 def progress_in(stats: ConsumeStats) -> list[QueueProgress]:
     """Return the progress in each queue of `stats`."""
     return [
@@ -62,7 +71,7 @@ def progress_in(stats: ConsumeStats) -> list[QueueProgress]:
             offset.consumer_offset,
             offset.broker_offset,
             offset.lag,
-            offset.in_flight,
+            in_flight([offset]),
             offset.last_timestamp or None,
         )
         for queue, offset in stats.offsets.items()

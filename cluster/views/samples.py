@@ -5,12 +5,13 @@ A sample takes a constant number of requests for each broker, and one for each t
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from cluster.views.brokers import BrokerView, list_brokers
 from cluster.views.groups import behind_since_ms
+from cluster.views.offsets import in_flight
 from store.message.validate import DLQ_TOPIC_PREFIX, RETRY_TOPIC_PREFIX, is_system_group
 
 if TYPE_CHECKING:
@@ -24,12 +25,13 @@ class TopicLag:
     """Progress of a group in one topic.
 
     Attributes:
+        in_flight: Messages that are pulled but not committed; None if it is unknown.
         consumed: Sum of the committed offsets.
         tps: Messages consumed per second since the sample before; None without one.
     """
 
     lag: int
-    in_flight: int
+    in_flight: int | None
     consumed: int
     tps: float | None = None
 
@@ -54,9 +56,9 @@ class GroupSample:
         return sum(each.lag for each in self.topics.values())
 
     @property
-    def in_flight(self) -> int:
-        """The messages in flight of all topics."""
-        return sum(each.in_flight for each in self.topics.values())
+    def in_flight(self) -> int | None:
+        """The messages in flight of all topics; None if it is unknown of one."""
+        return known_sum(each.in_flight for each in self.topics.values())
 
     @property
     def tps(self) -> float | None:
@@ -102,6 +104,16 @@ class Sample:
     groups: Mapping[str, GroupSample] | None = None
     topics: Mapping[str, TopicSample] = field(default_factory=dict)
     problems: Sequence[str] = ()
+
+
+def known_sum(values: Iterable[int | None]) -> int | None:
+    """Return the sum, or None if one of the values is unknown: without it, the sum would be too small."""
+    total = 0
+    for value in values:
+        if value is None:
+            return None
+        total += value
+    return total
 
 
 def take_sample(admin: Admin, clock: Clock, before: Sample, topics_max: int | None = None) -> Sample:
@@ -168,10 +180,9 @@ def _lags(progress: ConsumeStats, then: Mapping[str, TopicLag], span_s: float) -
         offsets = [offset for queue, offset in progress.offsets.items() if queue.topic == topic]
         consumed = sum(offset.consumer_offset for offset in offsets)
         lag = sum(max(offset.lag, 0) for offset in offsets)
-        in_flight = sum(max(offset.in_flight, 0) for offset in offsets)
         is_known = topic in then and span_s > 0
         tps = max(consumed - then[topic].consumed, 0) / span_s if is_known else None
-        found[topic] = TopicLag(lag, in_flight, consumed, tps)
+        found[topic] = TopicLag(lag, in_flight(offsets), consumed, tps)
     return found
 
 

@@ -24,7 +24,7 @@ class GroupRate:
     group: str
     topic: str
     lag: int
-    in_flight: int
+    in_flight: int | None
     tps: float
     dead_letters: int
 

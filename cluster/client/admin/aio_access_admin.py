@@ -14,9 +14,11 @@ from actors.remoting.admin_headers import (
     UserHeader,
 )
 from actors.remoting.bodies.access import AclInfo, PolicyEntryInfo, PolicyInfo, UserInfo
-from actors.remoting.codes import RequestCode
+from actors.remoting.codes import RequestCode, ResponseCode
+from actors.remoting.command import RemotingCommand
+from actors.remoting.header import Header
 from cluster.client.admin.admin_core import AdminCore
-from cluster.client.errors import ConfigInvalid
+from cluster.client.errors import BrokerRefused, ConfigInvalid
 
 
 class AccessAdmin(AdminCore):
@@ -29,7 +31,7 @@ class AccessAdmin(AdminCore):
         """Return {broker name: {user name: user}}. The users are returned without their secret keys."""
         found = {}
         for broker, address in (await self._masters(None)).items():
-            response = await self._call(address, RequestCode.AUTH_LIST_USER, ListUsersHeader())
+            response = await self._listed(address, RequestCode.AUTH_LIST_USER, ListUsersHeader())
             users = msgspec.json.decode(response.body or b"[]", type=list[UserInfo])
             found[broker] = {user.username or "": user for user in users}
         return found
@@ -72,9 +74,23 @@ class AccessAdmin(AdminCore):
         """Return, by broker name, the policies of all users whose names contain `name`."""
         found = {}
         for broker, address in (await self._masters(None)).items():
-            response = await self._call(address, RequestCode.AUTH_LIST_ACL, ListAclsHeader(name))
+            response = await self._listed(address, RequestCode.AUTH_LIST_ACL, ListAclsHeader(name))
             found[broker] = msgspec.json.decode(response.body or b"[]", type=list[AclInfo])
         return found
+
+    async def _listed(self, address: str, code: RequestCode, header: Header) -> RemotingCommand:
+        """Return the response. RocketMQ has a system error, with Java's text, without access control."""
+        try:
+            return await self._call(address, code, header)
+        except BrokerRefused as error:
+            if error.code != ResponseCode.SYSTEM_ERROR:
+                raise
+            remark = (
+                "the broker cannot list users and rules, probably because it has no access control: set "
+                "authenticationMetadataProvider and authorizationMetadataProvider in its broker.conf, or "
+                "read its log"
+            )
+            raise BrokerRefused(error.code, remark, address) from error
 
     async def put_policies(self, name: str, policies: Sequence[PolicyInfo]) -> None:
         """Add rules to a user's policies on all brokers. A rule replaces the earlier rule of its resource.

@@ -164,12 +164,18 @@ class GroupAdmin(AdminCore):
         return {group: [of[client] for client in sorted(of)] for group, of in sorted(found.items())}
 
     async def groups_of_topic(self, topic: str) -> list[str]:
-        """Return the consumer groups that have consumed `topic` or subscribe to it. Raises TopicNotFound."""
+        """Return the consumer groups that have consumed `topic` or subscribe to it. Raises TopicNotFound.
+
+        RocketMQ 5.3 lists the groups that have committed offsets there, and the name of the topic once it has
+        subscribers.
+        """
         route = await self.route(topic)
         found: set[str] = set()
         for address in route.all_masters().values():
             response = await self._call(address, RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, TopicHeader(topic))
             found.update(decode_group_list(response.body))
+        if topic in found and topic not in await self.groups():
+            found.remove(topic)
         return sorted(found)
 
     async def topics_of_group(self, group: str) -> list[str]:

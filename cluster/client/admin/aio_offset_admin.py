@@ -72,9 +72,12 @@ class OffsetAdmin(GroupAdmin):
         of `target` before the call, because an online member overwrites the copied offsets with its next
         commit.
         """
-        header = CloneGroupOffsetHeader(source, target, topic, offline=True)
+        # RocketMQ copies nothing if the request names no topic.
+        topics = [topic] if topic else [None, *await self.topics_of_group(source)]
         for address in (await self._masters(None)).values():
-            await self._call(address, RequestCode.CLONE_GROUP_OFFSET, header)
+            for each in topics:
+                header = CloneGroupOffsetHeader(source, target, each, offline=True)
+                await self._call(address, RequestCode.CLONE_GROUP_OFFSET, header)
 
     async def _preview(self, group: str, topic: str, timestamp_ms: int) -> dict[MessageQueue, int]:
         queues = sorted((await self.route(topic)).readable)

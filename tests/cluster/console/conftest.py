@@ -24,12 +24,12 @@ API = "/api/v1"
 class Console:
     """A running console and an HTTP client that sends what its pages send."""
 
-    def __init__(self, cluster: Cluster, nameservers: list[str] | None = None, **settings: Any) -> None:
+    def __init__(
+        self, cluster: Cluster | None = None, nameservers: list[str] | None = None, **settings: Any
+    ) -> None:
         given = {"sample_interval_ms": 100, "listen_port": 0, "metrics_port": -1, **settings}
-        self.cluster = cluster
-        self.service = ConsoleService(
-            ConsoleSettings(nameservers=nameservers or cluster.addresses, **given), SystemClock()
-        )
+        addresses = nameservers or (cluster.addresses if cluster else [])
+        self.service = ConsoleService(ConsoleSettings(nameservers=addresses, **given), SystemClock())
         self._thread = LoopThread("test-console")
         self._thread.run(self.service.start())
         self.url = self.service.address
