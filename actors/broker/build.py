@@ -161,7 +161,7 @@ def build_broker(
         *(each.rows for each in capabilities),
         _reading_rows(parts),
         _group_rows(parts),
-        _admin_rows(parts),
+        _admin_rows(parts, capabilities),
         _broker_rows(parts, figures, restart, drain),
     ):
         loop.requests.add_rows(rows)
@@ -358,12 +358,13 @@ def _group_rows(parts: BrokerParts) -> Iterable[RequestRow]:
     )
 
 
-def _admin_rows(parts: BrokerParts) -> Iterable[RequestRow]:
+def _admin_rows(parts: BrokerParts, capabilities: Sequence[Capability]) -> Iterable[RequestRow]:
     clock, identity, loop, tables = parts.clock, parts.identity, parts.loop, parts.tables
     store, reads, stats, clients = loop.store, loop.reads, loop.stats, parts.groups.clients
     wake, may_read, permits = loop.end_of_turn.wake, parts.access.may_read, parts.access.permits
     control = parts.access.control
-    removal = QueueRemoval(store, reads, tables.topics, loop.server.request_tick)
+    forget = next((each.forget_topic for each in capabilities if each.forget_topic), store.forget_topic)
+    removal = QueueRemoval(store, reads, tables.topics, loop.server.request_tick, forget)
     return (
         *TopicAdmin(tables, stats, removal.remove, wake, parts.registration.when_registered).rows(),
         *GroupAdmin(tables, stats).rows(),

@@ -19,6 +19,7 @@ from actors.broker.sending.interceptors import SendInterceptor
 from actors.host.figures import Figure
 from actors.remoting.chain import Step
 from actors.remoting.request import Observer, RequestRow
+from store.commitlog.positions import Callback
 from store.dispatch.sink import DispatchSink
 
 
@@ -45,6 +46,8 @@ class Capability:
     """Started and stopped with the broker's role; the broker registers after the last one has started."""
     leave: Callable[[], Awaitable[None]] | None = None
     """Awaited when the broker is being stopped, while it still serves all requests."""
+    forget_topic: Callable[[str, Callback], object] | None = None
+    """Removes the queues of a deleted topic instead of the store, when its records are dispatched."""
     figures: Sequence[Figure] = ()
     """Shown with those of the broker. No other figure has the same name."""
 

@@ -2,19 +2,23 @@
 
 import os
 from collections.abc import Collection, Iterator, Sequence
+from itertools import count
 from pathlib import Path
 from typing import NamedTuple
 
 from store.consumequeue.check import check_queue
 from store.consumequeue.consume_queue import AssignedOffsets, ConsumeQueue, QueueFiles, QueueSnapshot
 from store.consumequeue.unit import UNIT_BYTES
-from store.disk.files import Descriptors
+from store.disk.files import Descriptors, sync_directory
 from store.disk.residency import Residency
 from store.logs import get_logger
 from store.message.validate import LMQ_TOPIC_PREFIX
 from store.store_errors import StoreError
 
 _log = get_logger(__name__)
+
+REMOVED = "removed-"
+"""Prefix of directories beside that of the queues: the files of deleted topics, to be deleted."""
 
 
 class LoadedQueue(NamedTuple):
@@ -50,6 +54,10 @@ class ConsumeQueueTable:
         self._by_bytes: dict[tuple[bytes, int], ConsumeQueue] = {}
         self.gone: list[tuple[str, int]] = []
         """(topic, queue id) of each removed queue; the next checkpoint clears this list."""
+        self.deleted: dict[str, int] = {}
+        """The CommitLog offset of the last deletion of each topic that dispatch has deleted."""
+        self.removed: list[Path] = []
+        """The directories with the files of queues that dispatch has deleted; the owner deletes them."""
 
     def __iter__(self) -> Iterator[ConsumeQueue]:
         return iter(self._queues.values())
@@ -88,19 +96,57 @@ class ConsumeQueueTable:
         queue = self._queues[topic, queue_id] = self._make_queue(topic, queue_id, directory, self.files)
         return queue
 
-    def take_out_topic(self, topic: str, target: Path) -> int:
-        """Remove all queues of a topic from the table. Return how many queues were removed.
+    def take_out_topic(self, topic: str) -> tuple[int, Path]:
+        """Remove all queues of a topic from the table. Return how many, and the directory of their files.
 
-        The topic's directory is renamed to `target`; the caller must delete it. Raises OSError, and leaves
-        the table unchanged then.
+        The caller must delete the directory. Raises OSError, and leaves the table unchanged then.
         """
         queues = [queue for queue in self if queue.topic == topic]
-        directory = self.root / topic
+        directory, target = self.root / topic, self._unused_path()
         if queues and directory.is_dir():
             directory.rename(target)
         self.files.descriptors.drop_below(str(directory))
         self._forget(queues)
-        return len(queues)
+        return len(queues), target
+
+    def delete_before(self, topic: str, physical_offset: int) -> None:
+        """Delete the queues of a topic that was deleted by the record at CommitLog offset `physical_offset`.
+
+        A queue with later records is kept: the topic was created again, and the queue has been dispatched
+        before. The directory of the files is added to `removed`. If the files are read only, the queues
+        become empty. Raises OSError, StoreError.
+        """
+        self.deleted[topic] = physical_offset
+        queues = [queue for queue in self if queue.topic == topic]
+        old = [queue for queue in queues if queue.end_physical_offset <= physical_offset]
+        if self.files.descriptors.is_read_only:
+            for queue in old:
+                queue.start_again(0)
+            return
+        if old:
+            _log.info("topic_queues_deleted", topic=topic, queues=len(old), position=physical_offset)
+        if len(old) == len(queues):
+            _, target = self.take_out_topic(topic)
+        else:
+            target = self._unused_path()
+            for queue in old:
+                self._take_out(queue, target)
+        if target.is_dir():
+            self.removed.append(target)
+
+    def _take_out(self, queue: ConsumeQueue, target: Path) -> None:
+        """Remove one queue of a topic, with its directory moved into `target`, durably. Raises OSError."""
+        directory = Path(queue.directory)
+        if directory.is_dir():
+            target.mkdir(exist_ok=True)
+            directory.rename(target / directory.name)
+            sync_directory(directory.parent)
+        self.files.descriptors.drop_below(queue.directory)
+        self._forget([queue])
+
+    def _unused_path(self) -> Path:
+        paths = (self.root.parent / f"{REMOVED}{number}" for number in count())
+        return next(path for path in paths if not path.exists())
 
     def reset(self, *queues: ConsumeQueue) -> None:
         """Delete queues and their files, so that dispatch builds them again from the log."""

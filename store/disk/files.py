@@ -210,13 +210,13 @@ class Descriptors:
 
     def __init__(self, limit: int, *, read_only: bool = False) -> None:
         self._limit = limit
-        self._is_read_only = read_only
+        self.is_read_only = read_only
         self._open: OrderedDict[str, int] = OrderedDict()
 
     @property
     def is_full(self) -> bool:
         """True if the limit is reached, so that opening another file would close one."""
-        return not self._is_read_only and len(self._open) >= self._limit
+        return not self.is_read_only and len(self._open) >= self._limit
 
     def get(self, path: str) -> int:
         """Return the descriptor of an existing file, opening it if necessary. Raises OSError."""
@@ -224,7 +224,7 @@ class Descriptors:
         if descriptor is not None:
             self._open.move_to_end(path)
             return descriptor
-        return self.put(path, os.open(path, os.O_RDONLY if self._is_read_only else os.O_RDWR))
+        return self.put(path, os.open(path, os.O_RDONLY if self.is_read_only else os.O_RDWR))
 
     def put(self, path: str, descriptor: int) -> int:
         """Add the descriptor of a file that the caller has just opened, and return the descriptor."""

@@ -28,6 +28,7 @@ from store.consumequeue.table import ConsumeQueueTable
 from store.consumequeue.unit import UNIT_BYTES
 from store.dispatch.out_of_order import OutOfOrderUnits
 from store.dispatch.sink import RecordBatch
+from store.dispatch.topic_deletion import META_TOPIC_BYTES, deletions_in
 from store.kernels import unit_files
 from store.kernels import units as kernel
 
@@ -136,6 +137,7 @@ class ConsumeQueueSink:
         # A queue has at most one group per batch, so the groups can be written in any order.
         is_full = self._queues.files.descriptors.is_full
         writes: list[GroupWrite] = []
+        meta_groups: list[int] = []
         all_units = batch.units.data
         name, named_by = b"", -1
         columns = batch.groups[:, kernel.GROUP_TOPIC : kernel.GROUP_FIRST_UNIT + 1].T.tolist()
@@ -145,6 +147,8 @@ class ConsumeQueueSink:
                 continue
             if topic != named_by:
                 name, named_by = bytes(batch.file.view[topic : topic + topic_length]), topic
+                if name == META_TOPIC_BYTES:
+                    meta_groups.append(number)
             queue = self._queues.get_by_bytes(name, queue_id)
             place = unit * UNIT_BYTES
             size_bytes = units_count * UNIT_BYTES
@@ -160,7 +164,8 @@ class ConsumeQueueSink:
             else:
                 self._out_of_order.put(queue, batch, batch.groups[number].tolist(), units)
             self._add_arrival(queue, units)
-        if self._lane is not None and len(writes) >= _OTHER_THREAD_MIN and not batch.is_recovery:
+        may_wait = self._lane is not None and not batch.is_recovery and not meta_groups
+        if self._lane is not None and may_wait and len(writes) >= _OTHER_THREAD_MIN:
             number, _, _, place, size_bytes, _ = writes[-1]
             copied = batch.units[: place + size_bytes].copy()
             arrays = _BatchArrays(batch.file.array, batch.groups[: number + 1].copy(), copied)
@@ -170,6 +175,8 @@ class ConsumeQueueSink:
             arrays = _BatchArrays(batch.file.array, batch.groups, batch.units)
             count = _write_units(self._queues, arrays, writes) if len(writes) >= _BULK_WRITE_MIN else 0
             self._count_in(writes, all_units, count)
+        for topic, position in deletions_in(batch, meta_groups) if meta_groups else ():
+            self._queues.delete_before(topic, position)
 
     def _count_in(self, writes: Sequence[GroupWrite], all_units: memoryview, written: int) -> None:
         for order, (_, queue, is_new, place, size_bytes, end) in enumerate(writes):

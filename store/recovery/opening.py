@@ -218,7 +218,12 @@ def recover(
     begin = dispatch_start(summary, log_min, end, queues, loaded, parts.sinks)
     parts.positions.dispatched = parts.dispatcher.run(begin.position, end, Mode.RECOVERY)
     if summary is not None and tail.position >= summary.position:
-        reserve_lost_offsets(queues, {key: each.next_offset for key, each in summary.queues.items()})
+        following = {
+            (topic, queue_id): each.next_offset
+            for (topic, queue_id), each in summary.queues.items()
+            if queues.deleted.get(topic, -1) < summary.position  # else the queue has begun at 0 again
+        }
+        reserve_lost_offsets(queues, following)
     for each in queues:
         each.correct_min_offset(log_min)
     if log.bases or summary is not None or loaded:  # else it is a new store: nothing to report

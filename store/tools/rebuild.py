@@ -13,7 +13,7 @@ epoch has changed). The log is mapped copy-on-write, so it cannot be changed.
 
 import shutil
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -256,6 +256,7 @@ class Rebuild:
         """
         had_abort = self._abort.exists
         places: dict[str, dict[str, int]] = {}
+        places_at = 0 if self.summary is None else self.summary.position
         if self.summary is not None and tail.position >= self.summary.position:
             for (topic, queue_id), note in self.summary.queues.items():
                 places.setdefault(topic, {})[str(queue_id)] = note.next_offset
@@ -281,6 +282,7 @@ class Rebuild:
             "index": self.with_index,
             "abort": had_abort,
             "places": places,
+            "placesAt": places_at,
             "sizes": tuple(self.sizes),
             "emptied": False,
         }
@@ -306,6 +308,23 @@ class Rebuild:
         if not self._begun["abort"]:
             self._abort.remove()
         self._mark.remove()
+
+    def drop_places(self, deleted: Mapping[str, int]) -> None:
+        """Forget, durably, the places of the queues of topics that the log has deleted since.
+
+        `deleted` maps a topic to the CommitLog offset of its deletion. Raises OSError.
+        """
+        begun = self._begun
+        assert begun is not None
+        gone = [
+            topic
+            for topic, position in deleted.items()
+            if topic in begun["places"] and position >= begun.get("placesAt", 0)
+        ]
+        for topic in gone:
+            del begun["places"][topic]
+        if gone:
+            self._mark.write(begun)
 
     @property
     def places(self) -> dict[tuple[str, int], int]:
@@ -381,6 +400,7 @@ class _Derived:
             if position - noted >= _NOTE_EVERY_BYTES:
                 self._note(position)
                 noted = position
+        self._rebuild.drop_places(self.queues.deleted)
         reserve_lost_offsets(self.queues, self._rebuild.places)
         for queue in self.queues:
             queue.correct_min_offset(self._log.positions.min)
@@ -402,6 +422,7 @@ class _Derived:
             sync_directory(self.index.directory)
         sync_files(paths, self._root)
         sync_directory(self.queues.root)
+        self._rebuild.drop_places(self.queues.deleted)
         last = self._last_record if self._last_record >= 0 else self._tail.last_record
         summary = DerivedSummary(
             self._rebuild.store_id,

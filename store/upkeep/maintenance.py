@@ -4,11 +4,11 @@ All waiting for the disk is done in the background.
 """
 
 from functools import partial
-from itertools import count
 from pathlib import Path
 
 from store.clock import Clock
 from store.commitlog.positions import Callback
+from store.consumequeue.table import REMOVED
 from store.disk.files import sync_directory
 from store.disk.retired import RemoveTreeJob
 from store.disk.touch_ahead import TouchAhead, touch, touch_sequentially
@@ -21,8 +21,6 @@ from store.store_settings import StoreSettings
 from store.upkeep.checkpoints import Checkpoints
 
 _log = get_logger(__name__)
-
-_REMOVED = "removed-"
 
 
 class Maintenance:
@@ -37,7 +35,6 @@ class Maintenance:
         parts: StoreParts,
         recovered: Recovered,
     ) -> None:
-        self._root = root
         self._parts = parts
         background = parts.background.lane("store-background")
         # A separate lane: deleting the files of 20,000 queues may take a minute.
@@ -53,7 +50,7 @@ class Maintenance:
         if parts.index is not None and (file := parts.index.last) is not None:
             # After a start the hash slots are not in memory, and the first dispatch accesses them at random.
             self._touches.submit(partial(touch, str(file.path), 0, file.slots_end))
-        for leftover in root.glob(f"{_REMOVED}*"):
+        for leftover in root.glob(f"{REMOVED}*"):
             self._remove(self._removal(leftover))
 
     def on_step(self, step: Step) -> None:
@@ -71,6 +68,8 @@ class Maintenance:
         if written >= self._log_touches.look_at:
             file = self._parts.log.file_at(written - 1)
             self._log_touches.look(file.name, file.base, file.size_bytes, written)
+        while self._parts.queues.removed:  # at once: without a checkpoint the next start reads the whole log
+            self.remove_soon(self._removal(self._parts.queues.removed.pop()), lambda _: None)
         self.checkpoints.turn()
 
     def take_out_topic(self, topic: str) -> tuple[int, RemoveTreeJob]:
@@ -78,9 +77,8 @@ class Maintenance:
 
         Returns the number of queues, and a job that deletes their files. Raises OSError.
         """
-        paths = (self._root / f"{_REMOVED}{number}" for number in count())
-        target = next(path for path in paths if not path.exists())
-        return self._parts.queues.take_out_topic(topic, target), self._removal(target)
+        removed, directory = self._parts.queues.take_out_topic(topic)
+        return removed, self._removal(directory)
 
     def _removal(self, path: Path) -> RemoveTreeJob:
         return RemoveTreeJob(path, lambda: self._is_closing)

@@ -38,14 +38,13 @@ class TopicAdmin:
         """Create the handler.
 
         Args:
-            tables: the broker's topics and committed offsets.
+            tables: the broker's topics, and what belongs to them.
             stats: the counters of each topic, which are dropped with the topic.
             remove_queues: removes all queues of a topic; the topic cannot be created until this has finished.
             wake: completes all held pulls of a topic.
             when_registered: calls its argument when all nameservers have received the current topics.
         """
         self._topics = tables.topics
-        self._offsets = tables.offsets
         self._stats = stats
         self._wake = wake
         self._remove_queues = remove_queues
@@ -111,7 +110,6 @@ class TopicAdmin:
         """Handle DELETE_TOPIC_IN_BROKER: delete a topic, its queues and the offsets committed in it."""
         header: DeleteTopicHeader = context.header
         self._topics.delete(header.topic)
-        self._offsets.remove_topic(header.topic)
         self._stats.forget_topic(header.topic)
         context.spawn(self._delete_queues(header.topic, self._remove_queues(header.topic)))
 

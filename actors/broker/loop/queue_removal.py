@@ -23,17 +23,23 @@ class QueueRemoval:
     """Removes the consume queues of deleted topics."""
 
     def __init__(
-        self, store: MessageStore, reads: Reads, topics: Topics, request_tick: Callable[[], None]
+        self,
+        store: MessageStore,
+        reads: Reads,
+        topics: Topics,
+        request_tick: Callable[[], None],
+        forget: Callable[[str, Callback], object],
     ) -> None:
         """Create the removal.
 
         `request_tick` requests another turn of the broker's event loop; the store does its work at the end of
-        each turn.
+        each turn. `forget` removes the queues of a topic, as `MessageStore.forget_topic`.
         """
         self._store = store
         self._reads = reads
         self._topics = topics
         self._request_tick = request_tick
+        self._forget = forget
 
     def remove(self, topic: str) -> Coroutine[Any, Any, None]:
         """Return a coroutine that removes the queues of a topic; the caller must await it.
@@ -51,7 +57,7 @@ class QueueRemoval:
             # Records that are not dispatched yet would create the queues again.
             await self._wait(topic, lambda done: store.on_confirmed(written, done))
             await self._reads.caught_up()
-            await self._wait(topic, lambda done: store.forget_topic(topic, done))
+            await self._wait(topic, lambda done: self._forget(topic, done))
         except OSError as error:
             raise _not_removed(topic, explain(error)) from error
         finally:

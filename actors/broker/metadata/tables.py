@@ -136,11 +136,13 @@ class BrokerTables:
         self._subscribers.append((on_change, on_group_change))
 
     def restore_topic(self, name: str, topic: TopicConfig | None) -> None:
-        """Set a topic as its Raft group has it; None removes it. The queues stay."""
+        """Set a topic as its Raft group has it; None removes it, and all that belongs to it except queues."""
         if topic is not None:
             self.topics.table.put(topic)
         if topic is not None or self.topics.table.remove(name):
             self._topic_changed(name)
+        else:  # what belongs to it may have been saved later
+            self._topic_deleted(name)
 
     def restore_group(self, name: str, group: SubscriptionGroupConfig | None) -> None:
         """Set a subscription group as its Raft group has it; None removes it."""
@@ -231,7 +233,11 @@ class BrokerTables:
         self._on_topics_changed(topic)
 
     def _topic_deleted(self, topic: str) -> None:
+        self.offsets.remove_topic(topic)
         self.request_modes.forget_topic(topic)
+        for key in [key for key in self.orders.batches if key.startswith(f"{topic}@")]:
+            del self.orders.batches[key]
+            self.order_changes.note()
         if self._filters.remove_topic(topic):
             self._files.mark_changed(FILTERS)
 

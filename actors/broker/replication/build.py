@@ -84,7 +84,9 @@ def _fence_file(registration: Registration, epochs: GroupEpochs) -> RoleService:
 def build_slave(parts: BrokerParts, epochs: GroupEpochs) -> tuple[Sequence[RoleService], Sequence[Figure]]:
     """Build what a broker does while it is a slave."""
     registration, loop, tables = parts.registration, parts.loop, parts.tables
-    removal = QueueRemoval(loop.store, loop.reads, tables.topics, loop.server.request_tick)
+    removal = QueueRemoval(
+        loop.store, loop.reads, tables.topics, loop.server.request_tick, loop.store.forget_topic
+    )
     client, clock = parts.remoting_client, parts.clock
     control = parts.access.control
     sync = MetadataSync(

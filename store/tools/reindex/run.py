@@ -18,6 +18,7 @@ from typing import Any, Protocol
 from store.commitlog.commit_log import CommitLog
 from store.commitlog.holes import Hole
 from store.commitlog.mapped_file import MappedFile
+from store.dispatch.topic_deletion import META_TOPIC
 from store.index.index_file import IndexSnapshot
 from store.ownership.identity import AbortFile
 from store.recovery.checkpoint import StoreCheckpoint
@@ -120,10 +121,17 @@ def reindex(
         with_index: Recreate or check the index files too; a re-index with False removes them.
 
     Raises:
-        StoreError: There is no store, it is of an unsupported kind or open, or its files cannot be read.
+        StoreError: There is no store, it is of an unsupported kind, of a Raft group or open, or its files
+            cannot be read.
         OSError: A file cannot be written. After any error a broker can open the store.
     """
     files = find_store(root, log_paths, message_delay_level, may_be_open=check)
+    if (files.queues / META_TOPIC).exists():  # its tasks do not see records in the order of the log
+        raise StoreError(
+            "the log of a Raft group may have deletions of topics, which a re-index does not know: use "
+            f"`raymq store {'verify' if check else 'rebuild'}`",
+            files.root,
+        )
     with locked(files):
         if not check:
             swap.require_renamable(files)

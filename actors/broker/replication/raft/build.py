@@ -28,6 +28,7 @@ from actors.broker.replication.raft.transfers import Transfers
 from actors.broker.role import Role, RoleService
 from actors.raft.members import Member
 from actors.raft.messages import Message
+from store.commitlog.positions import Callback
 
 Restart = Callable[[str], None]
 
@@ -120,6 +121,11 @@ class RaftBroker:
             await role.become(wanted, term)
 
 
+def _forget_topic(topic: str, callback: Callback) -> None:
+    """Do nothing: the record of the deletion is dispatched, and has deleted the queues."""
+    callback(None)
+
+
 def first_and_last_feature(
     replica: Callable[[], RaftReplica], restart: Restart | None
 ) -> tuple[Feature, Feature]:
@@ -193,6 +199,7 @@ def _build(
             services.before(),
         ),
         leave=transfers.leave,
+        forget_topic=_forget_topic,
         figures=raft_figures(driver, loop.store.positions, leader_address, parts.clock),
     )
     return capability, services

@@ -15,16 +15,10 @@ from typing import Any
 
 import orjson
 
-from actors.broker.replication.raft.meta_record import (
-    BEGIN,
-    END,
-    META_TOPIC,
-    Entry,
-    Key,
-    MetaRecord,
-    decode_meta,
-)
+from actors.broker.replication.raft.meta_record import BEGIN, END, Entry, Key, MetaRecord, decode_meta
+from actors.broker.replication.raft.table_kinds import DEFINITIONS, TOPIC, belongs_to
 from store.dispatch.sink import RecordBatch
+from store.dispatch.topic_deletion import META_TOPIC
 from store.json_file import JsonConfigFile
 from store.kernels import units
 from store.logs import get_logger
@@ -50,6 +44,8 @@ class GroupTables:
     def __init__(self) -> None:
         """Create the object without entries; records are applied after `load`."""
         self.entries: dict[Key, Any] = {}
+        self.deleted: set[Key] = set()
+        """The definitions that were deleted since the last full set: a saved table may have them still."""
         self.next_offset = 0
         """The queue offset of the next meta record."""
         self.full_from = 0
@@ -101,7 +97,12 @@ class GroupTables:
         """Return the content of the file."""
         rows = [[kind, name, value] for (kind, name), value in self.entries.items()]
         return orjson.dumps(
-            {"nextOffset": self.next_offset, "fullFrom": self.full_from, "entries": rows},
+            {
+                "nextOffset": self.next_offset,
+                "fullFrom": self.full_from,
+                "entries": rows,
+                "deleted": sorted(self.deleted),
+            },
             option=orjson.OPT_INDENT_2,
         )
 
@@ -155,6 +156,7 @@ class GroupTables:
         self._parts.update(((kind, name), value) for kind, name, value in record.entries)
         if record.part == END:
             wanted, self._parts, self.full_from = self._parts, None, self._parts_from
+            self.deleted.clear()
             for kind, name in [key for key in self.entries if key not in wanted]:
                 self._put(Entry(kind, name, None))
             for (kind, name), value in wanted.items():
@@ -163,16 +165,24 @@ class GroupTables:
 
     def _put(self, entry: Entry) -> None:
         key = (entry.kind, entry.name)
-        if entry.value is None:
-            self.entries.pop(key, None)
-        else:
+        self.deleted.discard(key)
+        if entry.value is not None:
             self.entries[key] = entry.value
+        else:
+            self.entries.pop(key, None)
+            if entry.kind in DEFINITIONS:
+                self.deleted.add(key)
         if self._on_applied is not None:
             self._on_applied(entry)
+        if entry.kind == TOPIC and entry.value is None:
+            for kind, name in [each for each in self.entries if belongs_to(each, entry.name)]:
+                self._put(Entry(kind, name, None))
 
     def _restore(self, content: dict[str, Any]) -> None:
         rows = typed(content.get("entries"), list[tuple[str, str, Any]], "entries")
         self.entries = {(kind, name): value for kind, name, value in rows}
+        deleted = typed(content.get("deleted", []), list[tuple[str, str]], "deleted")
+        self.deleted = {(kind, name) for kind, name in deleted}
         self.next_offset = typed(content.get("nextOffset"), int, "nextOffset")
         self.full_from = typed(content.get("fullFrom"), int, "fullFrom")
 

@@ -16,15 +16,15 @@ from typing import Any
 
 from actors.broker.replication.raft.group_tables import GroupTables, save_tables
 from actors.broker.replication.raft.meta_record import (
-    META_TOPIC,
     RECORD_BYTES,
     Entry,
     Key,
     encode_changes,
     encode_full,
 )
-from actors.broker.replication.raft.table_kinds import LOCK, OWN_TOPICS, TOPIC, Kind
+from actors.broker.replication.raft.table_kinds import LOCK, OWN_TOPICS, TOPIC, Kind, belongs_to
 from store.commitlog.positions import Callback
+from store.dispatch.topic_deletion import META_TOPIC, deletion_properties
 from store.logs import get_logger
 from store.message.record import RecordDraft
 from store.message_store import MessageStore
@@ -71,6 +71,9 @@ class MetaLog:
         """The names of the entries that this replica had when it took over."""
         confirmed.load(store, self._applied)
         self._restore(removes_others=False)
+        for kind, name in confirmed.deleted:  # a table may have been saved before it was deleted
+            if kind in kinds:
+                kinds[kind].put(name, None)
 
     # ---- leader --------------------------------------------------------------------------------------------
 
@@ -106,9 +109,21 @@ class MetaLog:
                     table.put(name, None)
 
     def changed(self, kind: str, name: str) -> None:
-        """Log an entry of the leader's table that was changed; other replicas do nothing."""
-        if name and self._is_open and self._leads() and not (kind == TOPIC and name in OWN_TOPICS):
-            self._append([Entry(kind, name, self._kinds[kind].get(name))])
+        """Log an entry of the leader's table that was changed; other replicas do nothing.
+
+        Raises StoreError if the deletion of a topic cannot be logged; the topic is there again then, because
+        its queues must not be used until they are deleted.
+        """
+        if not (name and self._is_open and self._leads()) or (kind == TOPIC and name in OWN_TOPICS):
+            return
+        value = self._kinds[kind].get(name)
+        self._append([Entry(kind, name, value)])
+        if value is None:
+            self._kept[kind].discard(name)
+            if kind == TOPIC and (kind, name) in self._unlogged:
+                del self._unlogged[kind, name]
+                self._kinds[kind].put(name, self._logged_value((kind, name)))
+                raise self._not_replicated()
 
     def flush_progress(self, kinds: Collection[str] = ()) -> int:
         """Log the entries of these kinds, or of all, that have changed since they were logged.
@@ -130,12 +145,15 @@ class MetaLog:
         if not self._is_open:
             callback(StoreError("this replica does not lead its group any more: repeat the request"))
         elif self._unlogged:
-            reason = self._store.write_refusal or "the log refuses it"
-            callback(StoreError(f"the change is not replicated: {reason}; repeat the request"))
+            callback(self._not_replicated())
         elif end <= self._store.positions.confirmed:
             callback(None)
         else:
             self._store.on_confirmed(end, callback)
+
+    def _not_replicated(self) -> StoreError:
+        reason = self._store.write_refusal or "the log refuses it"
+        return StoreError(f"the change is not replicated: {reason}; repeat the request")
 
     def _changes(self, kinds: Iterable[str]) -> list[Entry]:
         """Return the entries of the tables that differ from what is logged."""
@@ -168,8 +186,14 @@ class MetaLog:
         self._unlogged.update(dict.fromkeys((each.kind, each.name) for each in entries))
         try:
             for body, piece in encode_changes(entries, self._record_bytes):
-                result = self._store.append(RecordDraft(META_TOPIC, 0, body))
+                deleted = [each.name for each in piece if each.kind == TOPIC and each.value is None]
+                draft = RecordDraft(META_TOPIC, 0, body, deletion_properties(deleted))
+                result = self._store.append(draft)
                 self._end = result.physical_offset + result.size_bytes
+                for topic in deleted:
+                    for key in [*self._confirmed.entries, *self._logged]:
+                        if belongs_to(key, topic):
+                            self._logged[key] = (result.queue_offset, None)
                 for kind, name, value in piece:
                     self._logged[kind, name] = (result.queue_offset, value)
                     self._unlogged.pop((kind, name), None)

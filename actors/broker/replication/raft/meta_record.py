@@ -13,7 +13,6 @@ from typing import Any, Final, NamedTuple
 
 import orjson
 
-META_TOPIC: Final = "rmq_sys_raymq_meta"
 RECORD_BYTES: Final = 256 * 1024
 """Size at which the entries of one change continue in the next record; less with small log files."""
 

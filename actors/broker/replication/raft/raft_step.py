@@ -13,7 +13,6 @@ from actors.remoting.request import OnSlave, RequestContext
 
 _REFUSED: Final = frozenset(
     {
-        RequestCode.DELETE_TOPIC_IN_BROKER,
         RequestCode.CLEAN_UNUSED_TOPIC,
         RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE,
         RayMQRequestCode.DRAIN_BROKER,

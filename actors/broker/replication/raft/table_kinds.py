@@ -14,9 +14,10 @@ from typing import Any, Final, Protocol
 
 from actors.broker.group.queue_locks import QueueLocks
 from actors.broker.metadata.tables import BrokerTables
-from actors.broker.replication.raft.meta_record import META_TOPIC
+from actors.broker.replication.raft.meta_record import Key
 from actors.raft.group_record import GROUP_TOPIC
 from actors.remoting.bodies.locks import HeldLock
+from store.dispatch.topic_deletion import META_TOPIC
 from store.message.group_config import SubscriptionGroupConfig
 from store.message.message_queue import MessageQueue
 from store.message.topic_config import TopicConfig
@@ -24,10 +25,20 @@ from store.metadata import MessageRequestMode, OrderBatch
 from store.timer.timer_checkpoint import TimerCheckpoint
 
 TOPIC, GROUP, MODE, LOCK, OFFSET = "topic", "group", "mode", "lock", "offset"
+GENERATION, ORDER = "generation", "order"
+DEFINITIONS: Final = frozenset({TOPIC, GROUP, MODE})
+_OF_TOPICS: Final = frozenset({MODE, OFFSET, GENERATION, ORDER})
+"""Their names begin with that of a topic: `topic@group`."""
 OWN_TOPICS: Final = frozenset({GROUP_TOPIC, META_TOPIC})
 """Each replica creates them from its log."""
 LOCK_MS: Final = 60_000
 """A lock that is taken over gets its full time: renewals are not logged."""
+
+
+def belongs_to(key: Key, topic: str) -> bool:
+    """Return True if an entry is deleted together with the topic."""
+    kind, name = key
+    return kind in _OF_TOPICS and name.startswith(f"{topic}@")
 
 
 class Kind(Protocol):
@@ -271,11 +282,11 @@ def kinds_of(tables: BrokerTables, locks: QueueLocks) -> Iterator[tuple[str, Kin
     yield GROUP, GroupKind(tables)
     yield MODE, ModeKind(tables)
     yield OFFSET, QueueKind(lambda: offsets.table.offsets, lambda: offsets.changes, offsets_changed)
-    yield "generation", QueueKind(lambda: offsets.generations, lambda: offsets.changes, offsets_changed)
+    yield GENERATION, QueueKind(lambda: offsets.generations, lambda: offsets.changes, offsets_changed)
     yield LOCK, LockKind(locks)
     yield "delay", DelayKind(tables)
     yield (
-        "order",
+        ORDER,
         QueueKind(
             lambda: tables.orders.batches,
             lambda: tables.orders.to_json(),

@@ -42,7 +42,9 @@ async def pair(root: Path) -> AsyncIterator[tuple[Peer, Peer, MetadataSync]]:
 
 def sync_of(slave: Peer, client: RemotingClient, master: str = "") -> MetadataSync:
     loop, tables = slave.broker.graph.loop, slave.broker.graph.tables
-    removal = QueueRemoval(loop.store, loop.reads, tables.topics, loop.server.request_tick)
+    removal = QueueRemoval(
+        loop.store, loop.reads, tables.topics, loop.server.request_tick, loop.store.forget_topic
+    )
     control = slave.broker.graph.access.control
     return MetadataSync(
         client, SystemClock(), loop.store, tables, None if control is None else control.file,
