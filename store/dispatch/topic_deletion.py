@@ -1,5 +1,7 @@
 """Topic deletions: records of a replicated log that delete the queues of topics, on each replica alike.
 
+See docs/store-format.md#deletions-of-topics.
+
     records of topic T | deletion of T | records of T
     in no queue                          begin again at queue offset 0
 
@@ -31,7 +33,7 @@ class TopicDeletion(NamedTuple):
 
 
 def deletion_properties(topics: Collection[str]) -> bytes:
-    """Return the properties of a record that deletes these topics; empty if there are none."""
+    """Return the properties of a record that deletes these topics; empty without any."""
     return encode_properties({DELETED_TOPICS: ",".join(topics)}) if topics else b""
 
 

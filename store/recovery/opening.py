@@ -218,12 +218,7 @@ def recover(
     begin = dispatch_start(summary, log_min, end, queues, loaded, parts.sinks)
     parts.positions.dispatched = parts.dispatcher.run(begin.position, end, Mode.RECOVERY)
     if summary is not None and tail.position >= summary.position:
-        following = {
-            (topic, queue_id): each.next_offset
-            for (topic, queue_id), each in summary.queues.items()
-            if queues.deleted.get(topic, -1) < summary.position  # else the queue has begun at 0 again
-        }
-        reserve_lost_offsets(queues, following)
+        reserve_lost_offsets(queues, _next_offsets(queues, summary))
     for each in queues:
         each.correct_min_offset(log_min)
     if log.bases or summary is not None or loaded:  # else it is a new store: nothing to report
@@ -272,6 +267,15 @@ def _confirmed_before(log: CommitLog, checkpoint: StoreCheckpoint, summary: Deri
         return summary.position
     last_record = checkpoint.confirm_physical_offset
     return last_record if log.has_record_at(last_record) else 0
+
+
+def _next_offsets(queues: ConsumeQueueTable, summary: DerivedSummary) -> dict[tuple[str, int], int]:
+    """Return the next queue offsets in the summary, except those of topics that were deleted after it."""
+    return {
+        (topic, queue_id): each.next_offset
+        for (topic, queue_id), each in summary.queues.items()
+        if queues.deleted.get(topic, -1) < summary.position
+    }
 
 
 def _last_dispatched(
