@@ -15,6 +15,8 @@ from actors.gateway.callers import Caller
 from actors.gateway.grpc.calls import Call
 from actors.gateway.messages import check_message, plain_body, stored_properties, type_of
 from actors.gateway.proto.definition_pb2 import (
+    MESSAGE_TYPE_UNSPECIFIED,
+    TRANSACTION,
     Code,
     Message,
     MessageType,
@@ -179,7 +181,7 @@ class Sends:
             check_properties(properties.encode())
         except MessageInvalid as error:
             raise RpcFailed(Code.MESSAGE_PROPERTIES_TOO_LARGE, error.remark) from None
-        sys_flag = TRANSACTION_PREPARED if kind == MessageType.TRANSACTION else 0
+        sys_flag = TRANSACTION_PREPARED if kind == TRANSACTION else 0
         header = SendMessageHeader(
             topic.name, topic.name, target.queue_id, properties, sys_flag,
             system.born_timestamp.ToMilliseconds() or self._clock.wall_ms(),
@@ -197,7 +199,7 @@ class Sends:
             ext = response.ext
             entry.offset = int(ext.get("queueOffset", 0))
             entry.recall_handle = ext.get("recallHandle", "")
-            if kind == MessageType.TRANSACTION:
+            if kind == TRANSACTION:
                 position = decode_message_id(ext["msgId"])[1]
                 entry.transaction_id = TransactionId(
                     target.broker_name, position, entry.offset, system.message_id
@@ -224,9 +226,7 @@ class Sends:
 def _check_type(topic: Topic, message: Message) -> None:
     kind = type_of(message)
     declared = message.system_properties.message_type
-    if declared not in (MessageType.MESSAGE_TYPE_UNSPECIFIED, kind) or (
-        topic.types and kind not in topic.types
-    ):
+    if declared not in (MESSAGE_TYPE_UNSPECIFIED, kind) or (topic.types and kind not in topic.types):
         accepted = ", ".join(map(MessageType.Name, topic.types)) or "all types"
         raise RpcFailed(
             Code.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from actors.gateway.proto.definition_pb2 import Code, Status
+from actors.gateway.proto.definition_pb2 import OK, Code, Status
 from actors.remoting.codes import ResponseCode
 from actors.remoting.remoting_errors import Refused, RemotingError, TimedOut
 
@@ -32,7 +32,7 @@ class RpcFailed(Exception):
 
 def ok() -> Status:
     """Return the status OK."""
-    return Status(code=Code.OK, message="OK")
+    return Status(code=OK, message="OK")
 
 
 def status_of(error: RpcFailed | Refused | RemotingError) -> Status:

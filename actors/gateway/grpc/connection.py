@@ -282,11 +282,10 @@ class GrpcConnection(asyncio.BufferedProtocol):
 
     def window(self, stream_id: int) -> None:
         """Continue to send."""
-        call = self._calls.get(stream_id)
-        if call is not None:
-            self._drain(call)
-        elif not stream_id:
+        if not stream_id:
             self._drain_all()
+        elif (call := self._calls.get(stream_id)) is not None and call.unsent:
+            self._drain(call)
 
     def count_control(self) -> None:
         """Close the connection after too many frames without data."""
