@@ -14,7 +14,7 @@ from actors.gateway.callers import Caller
 from actors.gateway.groups import Group, Groups, group_name
 from actors.gateway.grpc.calls import Call
 from actors.gateway.grpc.status import CallFailed, StatusCode
-from actors.gateway.messages import message_of
+from actors.gateway.messages import message_of, refuse_lite
 from actors.gateway.proto.definition_pb2 import (
     Assignment,
     Broker,
@@ -153,6 +153,8 @@ class Consumers:
             raise RpcFailed(
                 Code.BAD_REQUEST, f"the request has {len(request.entries)} acks, not 1 to {ACKS_MAX}"
             )
+        for each in request.entries:
+            refuse_lite(each)
         entries = [await self._ack(caller, group, topic, entry) for entry in request.entries]
         status = entries[0].status
         if len({entry.status.code for entry in entries}) > 1:
@@ -164,6 +166,7 @@ class Consumers:
         self, call: Call, caller: Caller, request: ChangeInvisibleDurationRequest
     ) -> ChangeInvisibleDurationResponse:
         """Handle ChangeInvisibleDuration: the response has the new handle, or the old one after an error."""
+        refuse_lite(request)
         try:
             group, topic = group_name(request.group), topic_name(request.topic)
             invisible_ms = request.invisible_duration.ToMilliseconds()
@@ -181,6 +184,7 @@ class Consumers:
         self, call: Call, caller: Caller, request: ForwardMessageToDeadLetterQueueRequest
     ) -> ForwardMessageToDeadLetterQueueResponse:
         """Handle ForwardMessageToDeadLetterQueue: copy the message there, then ack it."""
+        refuse_lite(request)
         group, topic = group_name(request.group), topic_name(request.topic)
         handle = await self._renewals.take(caller, group, request.receipt_handle)
         address = await self._address(topic, handle.receipt.broker_name)

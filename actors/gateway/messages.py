@@ -5,7 +5,9 @@ from __future__ import annotations
 import hashlib
 import re
 import zlib
-from typing import Final
+from typing import Final, Protocol
+
+from actors.gateway.grpc.status import CallFailed, StatusCode
 
 # Values are imported by name on the path of sends: an attribute of an enum takes a microsecond.
 from actors.gateway.proto.definition_pb2 import (
@@ -13,8 +15,10 @@ from actors.gateway.proto.definition_pb2 import (
     FIFO,
     GZIP,
     IDENTITY,
+    LITE,
     MD5,
     NORMAL,
+    PRIORITY,
     TRANSACTION,
     Code,
     Digest,
@@ -38,6 +42,11 @@ _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f]")
 _RESERVED: Final = frozenset(value for name, value in vars(MessageConst).items() if not name.startswith("_"))
 
 
+class _MayHaveLiteTopic(Protocol):
+    @property
+    def lite_topic(self) -> str: ...
+
+
 def type_of(message: Message) -> MessageType:
     """Return the type that the fields of a message say, as RocketMQ's proxy determines it."""
     system = message.system_properties
@@ -51,8 +60,17 @@ def type_of(message: Message) -> MessageType:
 
 
 def check_message(message: Message, now_ms: int) -> None:
-    """Raise RpcFailed if a field of a message to send is missing or exceeds a limit."""
+    """Raise RpcFailed if a field of a message to send is missing or exceeds a limit.
+
+    Raises CallFailed if the message has a lite topic or a priority.
+    """
     system, size = message.system_properties, len(message.body)
+    refuse_lite(system)
+    if system.HasField("priority") or system.message_type in (LITE, PRIORITY):
+        raise CallFailed(
+            StatusCode.UNIMPLEMENTED,
+            "priorities and the message type LITE are not supported: send NORMAL, FIFO, DELAY or TRANSACTION",
+        )
     if not size:
         raise RpcFailed(Code.MESSAGE_BODY_EMPTY, "the body is empty: send at least one byte")
     if size > BODY_BYTES_MAX:
@@ -119,6 +137,15 @@ def _check_user_properties(message: Message) -> None:
         raise RpcFailed(
             Code.MESSAGE_PROPERTIES_TOO_LARGE,
             f"user properties of {size:,} bytes exceed the limit of {USER_PROPERTIES_BYTES_MAX:,}",
+        )
+
+
+def refuse_lite(given: _MayHaveLiteTopic) -> None:
+    """Raise CallFailed if a part of a request names a lite topic of RocketMQ 5.5."""
+    if given.lite_topic:
+        raise CallFailed(
+            StatusCode.UNIMPLEMENTED,
+            f"lite topics, such as {given.lite_topic[:100]!r}, are not supported: use a topic",
         )
 
 
