@@ -33,12 +33,12 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the usual name
 
 from benchmarks.bulk_sides import KafkaSide, RayMQSide, Side, has_confluent_kafka
+from benchmarks.comparison import run_comparison
 from benchmarks.kafka import SPARK_KAFKA, Kafka, kafka_jars
 from benchmarks.page_cache import full_page_cache
 from benchmarks.raymq_on_ray import RayMQOnRay
 from cluster.interrupts import interrupt_once
 from jobs import local_session
-from tests.compat.build import BuildFailed, JavaNotFound
 
 QUEUES = 8
 STREAM_ROWS = 10_000
@@ -78,17 +78,12 @@ class SidesDiffer(Exception):
 def main() -> int:
     """Run the comparison and print its results. Return the exit code."""
     options = _options()
-    interrupt_once()  # so that an interrupt or termination also stops the brokers
-    try:
+
+    def compare() -> None:
         with tempfile.TemporaryDirectory(prefix="versus-kafka-") as root:
             _compare(options, Path(root))
-    except (JavaNotFound, BuildFailed, SidesDiffer) as error:
-        print(error, file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        print("interrupted; all processes were stopped", file=sys.stderr)
-        return 130
-    return 0
+
+    return run_comparison(compare, SidesDiffer)
 
 
 def _options() -> argparse.Namespace:

@@ -26,6 +26,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from benchmarks.comparison import run_comparison
 from benchmarks.goals import Case
 from benchmarks.load import (
     CLIENT_JVM,
@@ -42,9 +43,8 @@ from benchmarks.proxy import SDK, RayMQWithGateway, RocketMQWithProxy, class_pat
 from benchmarks.raymq_on_ray import RayMQOnRay
 from benchmarks.versus_report import Report, print_table, round_line
 from cluster.client import Admin, Message, Producer
-from cluster.interrupts import interrupt_once
 from store.message.group_config import SubscriptionGroupConfig
-from tests.compat.build import CLIENT, JavaKit, JavaNotFound, java_kit, java_program
+from tests.compat.build import CLIENT, JavaKit, java_kit, java_program
 from tests.compat.peers import Deployment
 from tests.compat.raymq import RayMQ
 from tests.compat.rocketmq import RocketMQ
@@ -82,21 +82,14 @@ PROXY_LOADS: Mapping[str, ProxyLoad] = {
 def main() -> int:
     """Run the comparison and print its results. Return the exit code."""
     options = _options()
-    interrupt_once()  # so that an interrupt or termination also stops the brokers
-    names = (
-        [options.load] if options.load else [name for name in PROXY_LOADS if name != "idle" or options.before]
-    )
-    try:
-        kit = java_kit()
-        for name in [options.load] if options.load else names:
-            _show(name, _measure(kit, name, options), as_json=options.json)
-    except JavaNotFound as missing:
-        print(missing, file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        print("interrupted; all processes were stopped", file=sys.stderr)
-        return 130
-    return 0
+    return run_comparison(lambda: _compare(options), LoadFailed)
+
+
+def _compare(options: argparse.Namespace) -> None:
+    kit = java_kit()
+    all_names = [name for name in PROXY_LOADS if name != "idle" or options.before]
+    for name in [options.load] if options.load else all_names:
+        _show(name, _measure(kit, name, options), as_json=options.json)
 
 
 def _options() -> argparse.Namespace:
@@ -124,7 +117,7 @@ def _measure(kit: JavaKit, name: str, options: argparse.Namespace) -> Report:
                 rounds[side].append(_run(kit, sides[side], name, options, Path(directory)))
             print(f"{name} round {number + 1} {side:9} {round_line(rounds[side][-1])}", file=sys.stderr)
     numbers = {"warmup": options.warmup, "seconds": options.seconds, "rounds": options.rounds}
-    return Report(Case(name, "async"), "5.3.3", numbers, rounds, {})
+    return Report(Case(name, "async"), "5.3.3", numbers, rounds, {}, "versus-proxy")
 
 
 def _sides(kit: JavaKit, name: str, options: argparse.Namespace) -> Mapping[str, Side]:

@@ -37,6 +37,7 @@ class Report:
     numbers: Mapping[str, int]
     rounds: Mapping[str, Sequence[Figures]]
     others_mib: Mapping[str, float]
+    benchmark: str = "versus-rocketmq"
 
     def medians(self) -> Mapping[str, Mapping[str, float]]:
         """Return the median of each measured figure, by side."""
@@ -55,7 +56,7 @@ class Report:
         load = LOADS.get(self.case.load)
         program = {"program": load.program, **load.numbers} if load else {}
         return {
-            "name": f"versus-rocketmq {self.case.load}",
+            "name": f"{self.benchmark} {self.case.load}",
             "parameters": {
                 **program, **self.numbers, "flush": self.case.flush,
                 "pair": self.case.pair, "rocketmq": self.release,

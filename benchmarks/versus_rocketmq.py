@@ -27,6 +27,7 @@ from pathlib import Path
 
 from benchmarks import raft_groups
 from benchmarks.access_control import USER_OPTIONS, protected_raymq
+from benchmarks.comparison import run_comparison
 from benchmarks.goals import CASES, PYTHON_LOADS, Case, Measured, goal_results
 from benchmarks.load import LOADS, Figures, run_load
 from benchmarks.pairs import RocketMQPair, await_slave
@@ -35,8 +36,7 @@ from benchmarks.versus_report import Report, print_goals, print_table, round_lin
 from cluster.bench.options import BenchOptions
 from cluster.bench.registry import run_bench
 from cluster.bench.result import as_json
-from cluster.interrupts import interrupt_once
-from tests.compat.build import RELEASES, JavaKit, JavaNotFound, java_kit
+from tests.compat.build import RELEASES, JavaKit, java_kit
 from tests.compat.peers import Deployment
 from tests.compat.raymq import RayMQ
 from tests.compat.rocketmq import RocketMQ
@@ -48,16 +48,8 @@ SIDES = ("raymq", "rocketmq")
 def main() -> int:
     """Run the comparison and print its results. Return the exit code."""
     options = _options()
-    interrupt_once()  # so that an interrupt or termination also stops the brokers
-    try:
-        (_run_raft if options.raft else _run_all)(java_kit(), options)
-    except JavaNotFound as missing:
-        print(missing, file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        print("interrupted; all processes were stopped", file=sys.stderr)
-        return 130
-    return 0
+    run = _run_raft if options.raft else _run_all
+    return run_comparison(lambda: run(java_kit(), options))
 
 
 def _run_all(kit: JavaKit, options: argparse.Namespace) -> None:
