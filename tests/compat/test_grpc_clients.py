@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.actors.gateway.gateways import GrpcClient, with_gateway
+from tests.actors.gateway.gateways import GrpcClient, until_acked, with_gateway
 from tests.eventually import LIMIT_S, eventually_async
 
 PROGRAMS = Path(__file__).parent / "sdk"
@@ -34,6 +34,16 @@ async def output_of(program: str, client: GrpcClient, *arguments: object) -> str
 async def send(client: GrpcClient, count: int) -> None:
     output = await output_of("python_producer.py", client, "Plain", count)
     assert f"SENT {count}" in output, output
+
+
+@pytest.mark.java
+def test_python_sdk_sends_receives_and_acks_a_message(tmp_path: Path) -> None:
+    async def story(client: GrpcClient) -> None:
+        output = await output_of("python_round_trip.py", client, "Plain")
+        assert "ACKED hello" in output, output
+        await until_acked(client, "round-trip")
+
+    with_gateway(tmp_path, story)
 
 
 @pytest.mark.extended

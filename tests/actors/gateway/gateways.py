@@ -19,6 +19,7 @@ from store.message.message import MessageExt
 from store.store_settings import StoreSettings
 from tests.actors.broker.auth.access_peers import INNER, SigningPeer, inner_file
 from tests.actors.broker.brokers import SMALL_STORE, Peer
+from tests.eventually import eventually_async
 
 CLIENT_ID = (("x-mq-client-id", "client@test"),)
 
@@ -81,6 +82,20 @@ def message(topic: str = "Plain", body: bytes = b"body", **system: Any) -> Messa
     """Return a message with an id; `system` are further system properties."""
     system = {"message_id": "01ABC", **system}
     return Message(topic=Resource(name=topic), body=body, system_properties=system)
+
+
+async def until_acked(client: GrpcClient, group: str, topic: str = "Plain", queues: int = 2) -> None:
+    """Wait until the group has committed all messages of a topic."""
+
+    async def is_committed() -> bool:
+        committed = 0
+        for queue_id in range(queues):
+            ext = {"consumerGroup": group, "topic": topic, "queueId": str(queue_id)}
+            response = await client.peer.ask(RequestCode.QUERY_CONSUMER_OFFSET, ext)
+            committed += int(response.ext.get("offset", 0))
+        return committed == len(await client.stored(topic, queues))
+
+    await eventually_async(is_committed)
 
 
 def with_gateway(

@@ -228,7 +228,6 @@ BAD: dict[str, tuple[Message, Code]] = {
     "bad topic": (message("a b"), Code.ILLEGAL_TOPIC),
     "empty topic": (message(""), Code.ILLEGAL_TOPIC),
     "unknown topic": (message("None"), Code.TOPIC_NOT_FOUND),
-    "priority": (message(message_type=MessageType.PRIORITY), Code.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE),
     "wrong type": (message("Fifo"), Code.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE),
     "no queue": (message("Closed"), Code.FORBIDDEN),
 }  # fmt: skip

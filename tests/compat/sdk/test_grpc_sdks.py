@@ -18,8 +18,16 @@ from actors.gateway.service import GatewayService
 from actors.remoting.codes import RequestCode
 from store.clock import SystemClock
 from tests.actors.broker.auth.access_peers import SECRETS, SigningPeer
-from tests.actors.gateway.gateways import GrpcClient, with_gateway
-from tests.compat.build import JavaKit, jars_of, java_program, node_modules_of
+from tests.actors.gateway.gateways import GrpcClient, until_acked, with_gateway
+from tests.compat.build import (
+    BuildFailed,
+    JavaKit,
+    JavaNotFound,
+    NodeNotFound,
+    jars_of,
+    java_program,
+    node_modules_of,
+)
 from tests.compat.mqadmin import Mqadmin, rows
 from tests.eventually import LIMIT_S, eventually_async
 
@@ -106,6 +114,23 @@ def with_sdk(name: str, root: Path, story: object) -> None:
         await story(client, Sdk(name, client, root))  # type: ignore[operator]
 
     with_gateway(root, prepared, BROKER, has_users=True)
+
+
+@pytest.mark.java
+@pytest.mark.parametrize("name", SDKS)
+def test_sdk_sends_receives_and_acks_a_message(tmp_path: Path, name: str) -> None:
+    try:
+        SDKS[name]("", "", "", "")
+    except (BuildFailed, JavaNotFound, NodeNotFound) as missing:  # or the registry cannot be reached
+        pytest.skip(str(missing))
+
+    async def story(client: GrpcClient) -> None:
+        command = SDKS[name]("round-trip", client.cluster.gateway_address, "", "")
+        output = await output_of(await started(command, tmp_path))
+        assert "ACKED hello" in output, output
+        await until_acked(client, "round-trip")
+
+    with_gateway(tmp_path, story)
 
 
 @pytest.mark.extended

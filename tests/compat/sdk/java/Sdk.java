@@ -28,7 +28,7 @@ import org.apache.rocketmq.client.apis.producer.TransactionResolution;
  * of the topic Plain and print RECEIVED, `fifo` does so with the topic Fifo and prints the bodies in the order of
  * their deliveries. The first delivery of every fifth message fails. `tag` and `sql` do so with the half of the
  * messages that a filter matches; each delivery to `dead` fails, until it is killed. `recall` recalls the first of
- * two delayed messages and prints RECALLED.
+ * two delayed messages and prints RECALLED. `round-trip` sends one message, receives it, acks it and prints ACKED.
  */
 public final class Sdk {
     static final int COUNT = 20;
@@ -50,6 +50,7 @@ public final class Sdk {
                 new FilterExpression("number >= 10 AND colour = 'blue'", FilterExpressionType.SQL92), COUNT / 2);
             case "dead" -> dead(configuration);
             case "recall" -> recall(configuration);
+            case "round-trip" -> roundTrip(configuration);
             default -> simple(configuration);
         }
         System.exit(0);
@@ -147,6 +148,27 @@ public final class Sdk {
         producer.recallMessage("Delay", handle);
         producer.close();
         System.out.println("RECALLED");
+    }
+
+    static void roundTrip(ClientConfiguration configuration) throws Exception {
+        SimpleConsumer consumer = PROVIDER.newSimpleConsumerBuilder()
+            .setClientConfiguration(configuration)
+            .setConsumerGroup("round-trip")
+            .setAwaitDuration(Duration.ofSeconds(1))
+            .setSubscriptionExpressions(Collections.singletonMap("Plain", FilterExpression.SUB_ALL))
+            .build();
+        consumer.receive(1, Duration.ofSeconds(30)); // a new group begins at the end of the topic
+        Producer producer = PROVIDER.newProducerBuilder()
+            .setClientConfiguration(configuration).setTopics("Plain").build();
+        producer.send(message("Plain", "hello").build());
+        List<MessageView> received = List.of();
+        while (received.isEmpty()) {
+            received = consumer.receive(1, Duration.ofSeconds(30));
+        }
+        consumer.ack(received.get(0));
+        producer.close();
+        consumer.close();
+        System.out.println("ACKED " + text(received.get(0)));
     }
 
     static void simple(ClientConfiguration configuration) throws Exception {

@@ -4,7 +4,7 @@
 // the topic Plain and print RECEIVED, `fifo` does so with the topic Fifo and prints the bodies in the order of their
 // deliveries. The first delivery of every fifth message fails. `tag` and `sql` do so with the half of the messages
 // that a filter matches; each delivery to `dead` fails, until it is killed. `recall` recalls the first of two delayed
-// messages and prints RECALLED.
+// messages and prints RECALLED. `round-trip` sends one message, receives it, acks it and prints ACKED.
 
 const { ConsumeResult, FilterExpression, Producer, PushConsumer, SimpleConsumer } = require('rocketmq-client-nodejs');
 
@@ -94,6 +94,23 @@ async function recall() {
   console.log('RECALLED');
 }
 
+async function roundTrip() {
+  const consumer = new SimpleConsumer({
+    ...options, consumerGroup: 'round-trip', subscriptions: new Map([['Plain', '*']]), awaitDuration: 1000,
+  });
+  await consumer.startup();
+  await consumer.receive(1, 30000); // a new group begins at the end of the topic
+  const producer = new Producer({ ...options, topic: 'Plain' });
+  await producer.startup();
+  await producer.send({ topic: 'Plain', body: Buffer.from('hello') });
+  let received = [];
+  while (received.length === 0) received = await consumer.receive(1, 30000);
+  await consumer.ack(received[0]);
+  await producer.shutdown();
+  await consumer.shutdown();
+  console.log(`ACKED ${received[0].body}`);
+}
+
 async function simple() {
   const consumer = new SimpleConsumer({
     ...options, consumerGroup: 'simple', subscriptions: new Map([['Plain', '*']]), awaitDuration: 10000,
@@ -115,6 +132,7 @@ async function simple() {
 
 const operations = {
   send, dead, recall, simple,
+  'round-trip': roundTrip,
   push: () => push(),
   fifo: () => push('Fifo', 'fifo'),
   tag: () => push('Plain', 'push', 'odd || other', COUNT / 2),
