@@ -11,8 +11,8 @@ in the tables. Python handles it (`Sender`), with the same result for a plain fr
 The arguments of `take_sends`:
 
     data: the receive buffer.
-    state: the fields AT to CODE; the kernel updates AT, the sizes and TOUCHED to CODE.
-    topics: hash table of the known topics (columns NAME_AT to NEW_MEDIUM).
+    state: the fields AT to CODE; the kernel updates AT, the sizes and TOPICS to CODE.
+    topics: hash table of the known topics (columns NAME_AT to QUEUES_AT).
     names: the names of the topics.
     queues: for each queue of a topic, from QUEUES_AT on: its index in `assigned`, or -1 if unknown.
     assigned: the queue offset that the next message of each queue gets; the kernel advances it.
@@ -22,7 +22,7 @@ The arguments of `take_sends`:
     records: receives the records.
     responses: receives the response frames.
     sent: receives the index in `assigned` of each request.
-    touched: receives the slots of the topics with new messages.
+    counts: receives the numbers of messages of each topic (columns SLOT to MEDIUM).
     positions: scratch memory: where each record of a batch begins.
     fields: scratch memory: start and end of the value of each letter, the flag and the request code.
 """
@@ -67,16 +67,21 @@ from store.message import record
     BODY_BYTES_MAX,  # of a message
     BATCH_BYTES_MAX,  # of the body of a batch
     SLOT_MASK,  # number of topic slots - 1
-    TOUCHED,  # the kernel sets the number of topics with new messages
+    TOPICS,  # the kernel sets the number of topics with new messages
     ONEWAY,  # the kernel sets the number of one-way frames, which get no response
     CODE,  # the kernel sets the request code of the frames
 ) = range(13)
 STATE_FIELDS: Final = 13
+ARGUMENTS: Final = TOPICS  # the caller sets the fields before this one
 
 # ---- the columns of `topics`, a hash table by name ----
-# NEW_SMALL and NEW_MEDIUM count the messages whose records have up to SMALL_BYTES and MEDIUM_BYTES.
-NAME_AT, NAME_BYTES, QUEUES, QUEUES_AT, NEW_CALLS, NEW_MESSAGES, NEW_BYTES, NEW_SMALL, NEW_MEDIUM = range(9)
-TOPIC_FIELDS: Final = 9
+NAME_AT, NAME_BYTES, QUEUES, QUEUES_AT = range(4)
+TOPIC_FIELDS: Final = 4
+
+# ---- the columns of `counts`: one row for each topic with new messages ----
+# SMALL and MEDIUM are the messages whose records have up to SMALL_BYTES and MEDIUM_BYTES.
+SLOT, CALLS, MESSAGES, SIZE_BYTES, SMALL, MEDIUM = range(6)
+COUNT_FIELDS: Final = 6
 SMALL_BYTES: Final = 1024
 MEDIUM_BYTES: Final = 4096
 
@@ -208,15 +213,26 @@ def _find_queue(
 
 
 @helper()
-def _count_messages(topics: I64, slot: int, messages: int, size_bytes: int) -> None:
-    """Count the messages of one request; their sizes are taken to be equal, as by `BrokerStats.put`."""
-    topics[slot, NEW_CALLS] += 1
-    topics[slot, NEW_MESSAGES] += messages
-    topics[slot, NEW_BYTES] += size_bytes
+def _count_messages(counts: I64, rows: int, slot: int, messages: int, size_bytes: int) -> int:
+    """Count the messages of one request; return the number of rows of `counts` that are used.
+
+    Their sizes are taken to be equal, as by `BrokerStats.put`.
+    """
+    row = 0
+    while row < rows and counts[row, SLOT] != slot:
+        row += 1
+    if row == rows:
+        counts[row] = 0
+        counts[row, SLOT] = slot
+        rows += 1
+    counts[row, CALLS] += 1
+    counts[row, MESSAGES] += messages
+    counts[row, SIZE_BYTES] += size_bytes
     if size_bytes // messages <= SMALL_BYTES:
-        topics[slot, NEW_SMALL] += messages
+        counts[row, SMALL] += messages
     elif size_bytes // messages <= MEDIUM_BYTES:
-        topics[slot, NEW_MEDIUM] += messages
+        counts[row, MEDIUM] += messages
+    return rows
 
 
 @helper()
@@ -322,7 +338,7 @@ def _write_batch(
             WRITABLE_BYTES,
             WRITABLE_BYTES,
             types.int64[::1],
-            types.int64[::1],
+            types.int64[:, ::1],
             types.int64[::1],
             types.int64[:, ::1],
         )
@@ -331,14 +347,14 @@ def _write_batch(
 )
 def take_sends(
     data: U8, state: I64, topics: I64, names: U8, queues: I64, assigned: I64, pieces: I64, texts: U8,
-    reserved: I64, records: U8, responses: U8, sent: I64, touched: I64, positions: I64, fields: I64,
+    reserved: I64, records: U8, responses: U8, sent: I64, counts: I64, positions: I64, fields: I64,
 ) -> int:  # fmt: skip
     """Take the plain frames at the front of `data[state[AT]:state[END]]`; return their number.
 
     The arguments are described at the top of this file.
     """
     at, end = state[AT], state[END]
-    place = out = count = topics_touched = oneway = code = 0
+    place = out = count = rows = oneway = code = 0
     while at + 8 <= end and count < state[FRAMES_MAX]:
         kind, body, stop, opaque, opaque_end = scan_frame(
             data, at, end, state[BODY_BYTES_MAX], state[BATCH_BYTES_MAX], fields
@@ -371,10 +387,7 @@ def take_sends(
                 assigned[queue], records, key, key_end, data, opaque, opaque_end,
             )  # fmt: skip
         assigned[queue] += messages
-        if topics[slot, NEW_MESSAGES] == 0:
-            touched[topics_touched] = slot
-            topics_touched += 1
-        _count_messages(topics, slot, messages, to - place)
+        rows = _count_messages(counts, rows, slot, messages, to - place)
         sent[count] = queue
         count += 1
         place = to
@@ -382,7 +395,7 @@ def take_sends(
     state[AT] = at
     state[RECORDS_BYTES] = place
     state[RESPONSES_BYTES] = out
-    state[TOUCHED] = topics_touched
+    state[TOPICS] = rows
     state[ONEWAY] = oneway
     state[CODE] = code
     return count

@@ -7,6 +7,7 @@ when a definition changes: so `Sender` decides which sends are permitted, and th
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from struct import Struct
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -46,6 +47,7 @@ TOPICS_MAX: Final = 4096
 QUEUES_MAX: Final = 65_536
 _SLOTS: Final = 2 * TOPICS_MAX
 _RESERVED_BYTES: Final = 4
+_ARGUMENTS: Final = Struct(f"={k.ARGUMENTS}q")
 
 I64 = NDArray[np.int64]
 U8 = NDArray[np.uint8]
@@ -101,13 +103,15 @@ class PlainSends:
         self._clock = clock
         self._permits = permits
         self._texts = _texts(responses, added)
+        hosts = int(self._texts.pieces[HOSTS, 0])
+        self._born_host = self._texts.texts.data[hosts : hosts + V4_BYTES]
         words = {int.from_bytes(name.encode()[:_RESERVED_BYTES], "big") for name in reserved}
         self._reserved = np.array(sorted(words), np.int64)
         self._state = np.zeros(k.STATE_FIELDS, np.int64)
         self._records = np.zeros(RECORDS_BYTES, np.uint8)
         self._responses = np.zeros(RESPONSES_BYTES, np.uint8)
         self._sent = np.zeros(FRAMES_MAX, np.int64)
-        self._touched = np.zeros(FRAMES_MAX, np.int64)
+        self._counts = np.zeros((FRAMES_MAX, k.COUNT_FIELDS), np.int64)
         self._positions = np.zeros(BATCH_MESSAGES_MAX, np.int64)
         self._fields = np.zeros((SCANNED, 2), np.int64)
         self._names = np.zeros(TOPICS_MAX * MAX_V1_TOPIC_BYTES, np.uint8)
@@ -173,29 +177,26 @@ class PlainSends:
             return at
         if self._buffer[0] is not data:
             self._buffer = (data, np.frombuffer(data, np.uint8))
-        state, texts = self._state, self._texts
-        hosts = texts.pieces[HOSTS, 0]
-        texts.texts[hosts : hosts + V4_BYTES] = np.frombuffer(connection.peer_bytes, np.uint8)
-        state[: k.SLOT_MASK] = (
-            at, end, frames_max, min(room.size_bytes, RECORDS_BYTES), RESPONSES_BYTES, room.position,
-            room.timestamp_ms, min(BODY_BYTES_MAX, self._store_settings.max_message_bytes),
-            self._store_settings.max_message_bytes,
+        state, texts, responses = self._state, self._texts, self._responses
+        self._born_host[:] = connection.peer_bytes
+        max_message_bytes = self._store_settings.max_message_bytes
+        _ARGUMENTS.pack_into(
+            state.data, 0, at, end, frames_max, min(room.size_bytes, RECORDS_BYTES), RESPONSES_BYTES,
+            room.position, room.timestamp_ms, min(BODY_BYTES_MAX, max_message_bytes), max_message_bytes,
+            _SLOTS - 1,
         )  # fmt: skip
-        state[k.SLOT_MASK] = _SLOTS - 1
         began_ns = self._clock.monotonic_ns()
         count = k.take_sends(
             self._buffer[1], state, self._table, self._names, self._queues, self._blocks.assigned_offsets,
-            texts.pieces, texts.texts, self._reserved, self._records, self._responses, self._sent,
-            self._touched, self._positions, self._fields,
+            texts.pieces, texts.texts, self._reserved, self._records, responses, self._sent,
+            self._counts, self._positions, self._fields,
         )  # fmt: skip
         if not count:
             return at
-        after, records_bytes, responses_bytes = (
-            int(state[field]) for field in (k.AT, k.RECORDS_BYTES, k.RESPONSES_BYTES)
-        )
-        pending = count - int(state[k.ONEWAY])
-        frames = bytes(self._responses[:responses_bytes].data)
-        block = _Block(self, connection, frames, int(state[k.CODE]), count, pending, began_ns)
+        found = state.tolist()
+        after, records_bytes, pending = found[k.AT], found[k.RECORDS_BYTES], count - found[k.ONEWAY]
+        frames = responses.data[: found[k.RESPONSES_BYTES]].tobytes()
+        block = _Block(self, connection, frames, found[k.CODE], count, pending, began_ns)
         self.taken += count
         connection.add_pending(pending)
         awaited = self._blocks.awaited
@@ -203,20 +204,17 @@ class PlainSends:
             queue in awaited or queue[0] in awaited
             for queue in (self._queue_of[index] for index in set(self._sent[:count].tolist()))
         )
-        self._count_messages(int(state[k.TOUCHED]))
+        self._count_messages(found[k.TOPICS])
         try:
-            self._blocks.append(room.position, self._records.data[:records_bytes], is_awaited=is_awaited)
+            self._blocks.append(room.position, self._records[:records_bytes].data, is_awaited=is_awaited)
         except StoreError as error:
             block(error)
         else:
             self._acks.when_confirmed(room.position + records_bytes, block, count)
         return after
 
-    def _count_messages(self, touched: int) -> None:
-        for slot in self._touched[:touched].tolist():
-            row = self._table[slot]
-            calls, messages, size_bytes, small, medium = row[k.NEW_CALLS :].tolist()
-            row[k.NEW_CALLS :] = 0
+    def _count_messages(self, topics: int) -> None:
+        for slot, calls, messages, size_bytes, small, medium in self._counts[:topics].tolist():
             by_size = (small, medium, messages - small - medium)
             self._stats.put(self._name_of[slot], messages, size_bytes, calls, by_size=by_size)
 
@@ -241,7 +239,6 @@ class PlainSends:
         self._version = self._topics.table.data_version
         self._blocks_version = self._blocks.version
         self._table[:, k.NAME_BYTES] = -1
-        self._table[:, k.NEW_CALLS :] = 0
         self._names_end = self._queues_end = 0
         self._slot_of: dict[str, int] = {}
         self._name_of: dict[int, str] = {}
@@ -253,7 +250,7 @@ class PlainSends:
         slot = k.hash_name(self._names, at, len(name)) & (_SLOTS - 1)
         while self._table[slot, k.NAME_BYTES] >= 0:
             slot = (slot + 1) & (_SLOTS - 1)
-        self._table[slot] = (at, len(name), queues, self._queues_end, 0, 0, 0, 0, 0)
+        self._table[slot] = (at, len(name), queues, self._queues_end)
         self._queues[self._queues_end : self._queues_end + queues] = -1
         self._queues_end += queues
         return int(slot)
