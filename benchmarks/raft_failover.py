@@ -26,7 +26,7 @@ from cluster.client.config import ProducerConfig
 from cluster.client.errors import ClientError
 from store.message.message_queue import MessageQueue
 from tests.eventually import LIMIT_S, eventually_async
-from tests.faults.raft_processes import Processes
+from tests.faults.raft.processes import Processes
 
 BODY = bytes(128)
 QUEUE = MessageQueue("T", "broker-a", 0)

@@ -15,7 +15,7 @@ from cluster.client import aio
 from tests.compat.agent import Agent, Facts
 from tests.compat.build import CLIENT, JavaKit
 from tests.eventually import eventually_async
-from tests.faults.raft_processes import Processes
+from tests.faults.raft.processes import Processes
 
 pytestmark = [pytest.mark.java, pytest.mark.extended]  # the default client refreshes its routes every 30 s
 

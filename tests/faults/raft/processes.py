@@ -19,7 +19,7 @@ from store.clock import SystemClock
 from tests.actors.broker.replication.raft.groups import Group
 from tests.eventually import eventually_async
 
-REPO = Path(__file__).parents[2]
+REPO = Path(__file__).parents[3]
 
 
 class Processes(Group):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import subprocess
 import sys
 from pathlib import Path
@@ -10,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests.eventually import LIMIT_S
-from tests.faults.raft_processes import REPO
-from tests.faults.test_raft_processes import same_logs
+from tests.faults.raft.processes import REPO
+from tests.faults.raft.sending import check_logs, stores_of
 
 
 def can_make_networks() -> bool:
@@ -29,11 +28,11 @@ def test_partitions_of_a_raft_group_lose_no_acknowledged_message(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     done = subprocess.run(
-        ["unshare", "--net", sys.executable, "-m", "tests.faults.raft_partitions", str(tmp_path)],
+        ["unshare", "--net", sys.executable, "-m", "tests.faults.raft.partitions", str(tmp_path)],
         cwd=REPO, capture_output=True, text=True, check=False, timeout=20 * LIMIT_S,
     )  # fmt: skip
     assert done.stdout.endswith("DONE\n"), done.stdout + done.stderr
     with capsys.disabled():
         print(done.stdout)  # noqa: T201 - the figures of docs/faults.md
     acknowledged = [b"%s " % each for each in (tmp_path / "acknowledged").read_bytes().split()]
-    asyncio.run(same_logs(tmp_path, acknowledged))
+    check_logs(stores_of(tmp_path), acknowledged)

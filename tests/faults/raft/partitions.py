@@ -1,6 +1,6 @@
 """A Raft group whose replicas have a network of their own each, and the story of its partitions.
 
-`unshare --net python -m tests.faults.raft_partitions DIRECTORY` runs the story; the last line of its output
+`unshare --net python -m tests.faults.raft.partitions DIRECTORY` runs the story; the last line of its output
 is DONE. Replica n runs in a network namespace with the address 10.213.0.<n + 1>; a bridge connects them with
 this process, which has the nameserver and the producer:
 
@@ -24,21 +24,18 @@ import uvloop
 from actors.broker.broker_settings import BrokerSettings
 from actors.nameserver.nameserver_settings import NameserverSettings
 from actors.nameserver.service import build_nameserver
-from cluster.client import aio
-from cluster.client.config import ProducerConfig
 from cluster.driver.new_stores import NewStore, create_stores
 from store.clock import SystemClock
-from store.message.message_queue import MessageQueue
 from store.ownership.identity import StoreIdentity
 from tests.actors.broker.brokers import settings_of
-from tests.eventually import LIMIT_S, eventually, eventually_async
-from tests.faults.raft_processes import Processes
+from tests.eventually import eventually, eventually_async
+from tests.faults.raft.processes import Processes
+from tests.faults.raft.sending import sending
 
 NETWORK = "10.213.0"
 OWN = f"{NETWORK}.100"
 PORT = 10911
 REPLICAS = range(3)
-QUEUE = MessageQueue("T", "broker-a", 0)
 Link = tuple[int, int]
 """(from, to): packets of this direction are lost."""
 
@@ -126,33 +123,6 @@ class PartitionedGroup(Processes):
         return f"{address_of(replica)}:{PORT}"
 
 
-class Sending:
-    """Producers that send numbered messages until they are stopped."""
-
-    def __init__(self, producer: aio.Producer, count: int = 8) -> None:
-        self.acknowledged: list[bytes] = []
-        self._is_over = False
-        self._producer = producer
-        self._tasks = [asyncio.ensure_future(self._send(name)) for name in range(count)]
-
-    async def _send(self, name: int) -> None:
-        number = 0
-        while not self._is_over:
-            body = b"%d-%06d " % (name, number)
-            await self._producer.send("T", body + bytes(500), queue=QUEUE)
-            self.acknowledged.append(body)
-            number += 1
-
-    async def more(self, count: int = 200) -> None:
-        """Wait until `count` more messages are acknowledged than now."""
-        wanted = len(self.acknowledged) + count
-        await eventually_async(lambda: len(self.acknowledged) >= wanted)
-
-    async def stop(self) -> None:
-        self._is_over = True
-        await asyncio.gather(*self._tasks)
-
-
 def partitions(leader: int, first: int, second: int) -> dict[str, tuple[bool, tuple[Link, ...]]]:
     """Return the partitions: whether the leader must be replaced, and the directions that are lost."""
     to_leader, of_leader = ((first, leader), (second, leader)), ((leader, first), (leader, second))
@@ -175,12 +145,9 @@ async def story(root: Path) -> None:
     try:
         async with PartitionedGroup(root, networks) as group:
             await group.leader(list(REPLICAS))
-            config = ProducerConfig(delivery_timeout_ms=int(LIMIT_S * 1000))
-            async with aio.Producer(group.nameserver, "PG", config=config) as producer:
-                await producer.send("T", b"creates the topic", queue=QUEUE)
-                sending = Sending(producer)
+            async with sending(group.nameserver) as sent:
                 for name in partitions(0, 1, 2):
-                    await sending.more()
+                    await sent.more(200)
                     leader = await group.leader(list(REPLICAS))
                     others = [each for each in REPLICAS if each != leader]
                     must_change, links = partitions(leader, *others)[name]
@@ -188,15 +155,14 @@ async def story(root: Path) -> None:
                     networks.lose(*links)
                     if must_change:
                         await group.leader(others)
-                    await sending.more()
+                    await sent.more(200)
                     print(f"{name}: 200 messages after {time.monotonic() - begin_s:.1f} s", flush=True)  # noqa: T201 - the figures of docs/faults.md
                     networks.lose()
-                await sending.more()
-                await sending.stop()
+                await sent.more(200)
             await eventually_async(group.is_level)
-            bodies = b"".join(sending.acknowledged)
+            bodies = b"".join(sent.acknowledged)
         (root / "acknowledged").write_bytes(bodies)
-        print(f"{len(sending.acknowledged):,} acknowledged\nDONE", flush=True)  # noqa: T201 - the test's result
+        print(f"{len(sent.acknowledged):,} acknowledged\nDONE", flush=True)  # noqa: T201 - the test's result
     finally:
         networks.close()
 
