@@ -96,6 +96,11 @@ class MessageStore(ReadableStore):
         """Epoch of this writer. Each process that opens the store for writing increases the epoch by one."""
         return self._guards.epoch.number
 
+    @property
+    def last_timestamp(self) -> int:
+        """The latest store timestamp, in ms since the epoch; later records get no earlier one."""
+        return self._appender.last_timestamp
+
     @classmethod
     def open(
         cls,
@@ -225,10 +230,7 @@ class MessageStore(ReadableStore):
         return self._appender.append_runs(topic, runs, born_host)
 
     def append_raw(self, offset: int, data: Buffer) -> None:
-        """Append bytes copied from another replica's log; `offset` must be `positions.written`.
-
-        Raises StoreError.
-        """
+        """Append bytes of another replica's log; `offset` must be `positions.written`. Raises StoreError."""
         if self.write_refusal is not None:
             raise self._refusal()
         self._appender.append_raw(offset, data)

@@ -110,6 +110,11 @@ class Recall:
             )
         elif not 0 < left_ms <= self._settings.timer_max_delay_s * MS_PER_SECOND:
             cause = f"timestamp invalid: {handle.deliver_ms} is {left_ms:,} ms from now"
+        elif handle.deliver_ms <= self._store.last_timestamp:  # perhaps delivered already, by another replica
+            cause = (
+                f"timestamp invalid: the wall clock was set back: the last message is of "
+                f"{self._store.last_timestamp}, after {handle.deliver_ms}"
+            )
         if cause:
             raise Refused(ResponseCode.ILLEGAL_OPERATION, f"recall failed, {cause}")
         return handle

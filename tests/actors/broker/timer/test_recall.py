@@ -73,6 +73,20 @@ def test_recalled_message_is_never_delivered(tmp_path: Path, clock, waited_ms: i
     with_broker(story, timer_settings(tmp_path), clock)
 
 
+def test_recall_of_a_delivered_message_is_refused_after_the_clock_is_set_back(tmp_path: Path, clock) -> None:
+    async def story(peer: Peer) -> None:
+        sent = await send_at(peer, DUE_MS)
+        clock.set_wall_ms(DUE_MS + 1_000)
+        await rounds(peer)
+        assert len(await bodies(peer)) == 1
+        clock.set_wall_ms(DUE_MS - 1)
+        response = await recall(peer, sent.ext["recallHandle"])
+        assert response.code == ResponseCode.ILLEGAL_OPERATION
+        assert "the wall clock was set back" in response.remark
+
+    with_broker(story, timer_settings(tmp_path), clock)
+
+
 def test_pending_count_survives_recalls_that_match_nothing(tmp_path: Path, clock) -> None:
     async def story(peer: Peer) -> None:
         sent = await send_at(peer, DUE_MS)
