@@ -13,6 +13,7 @@ import logging
 import signal
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -74,11 +75,15 @@ def services(arguments: list[str], give_up: Callable[[str], None]) -> list[Any]:
     return [BrokerService(settings, clock, give_up)]
 
 
-async def serve(arguments: list[str]) -> None:
-    """Serve until SIGTERM, or until a service fails for good."""
+async def serve(build: Callable[[Callable[[str], None]], list[Any]]) -> None:
+    """Serve until SIGTERM, or until a service fails for good.
+
+    Args:
+        build: returns the services; each is to call its argument with the reason when it fails for good.
+    """
     stop: asyncio.Future[str] = asyncio.get_running_loop().create_future()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set_result, "")
-    started = services(arguments, stop.set_result)
+    started = build(stop.set_result)
     for service in started:
         await service.start()
     sys.stdout.write("READY\n")
@@ -92,4 +97,4 @@ async def serve(arguments: list[str]) -> None:
 
 if __name__ == "__main__":
     log_to_handler(logging.StreamHandler(sys.stderr))
-    uvloop.run(serve(sys.argv[1:]))
+    uvloop.run(serve(partial(services, sys.argv[1:])))

@@ -25,6 +25,7 @@ from tests.ports import free_port
 
 REPO = Path(__file__).parent.parent.parent
 TOPIC = "storm"
+NODE = "tests.faults.node"
 CORE, BROKERS = "core", ("broker-a", "broker-b")
 MEMBERS = {"concurrent": 3, "ordered": 3, "broadcasting": 2}
 """The largest number of members of each group; the name of a group is its model."""
@@ -55,12 +56,13 @@ class Process:
 
 @dataclass
 class Node:
-    """A server, or a killed one until its restart."""
+    """A server, or a killed one until its restart, or a stopped one until `resume_s`."""
 
     name: str
-    arguments: Sequence[str]
+    command: Sequence[str]
     process: Process
     restart_s: float = 0.0
+    resume_s: float = 0.0
 
 
 @dataclass
@@ -78,6 +80,8 @@ class Member:
 class Storm:
     """Starts the processes in `root`. `events` is the history of all of them, as far as it was read."""
 
+    brokers: Sequence[str] = BROKERS
+
     def __init__(self, root: Path, recorder: Recorder, rng: random.Random) -> None:
         assert recorder.path is not None
         self._root, self._recorder, self._rng = root, recorder, rng
@@ -92,10 +96,8 @@ class Storm:
         self._started = 0
         self._ports = [str(free_port()), str(free_port())]
         self.nameserver = f"127.0.0.1:{self._ports[0]}"
-        self._nodes = [
-            self._start_node(CORE, []),
-            *(self._start_node(name, [name, str(free_port(-2))]) for name in BROKERS),
-        ]
+        self._nodes = [self._start_node(CORE, [NODE, str(root), *self._ports])]
+        self._nodes += self._start_brokers()
 
     def __enter__(self) -> Self:
         return self
@@ -104,12 +106,16 @@ class Storm:
         for process in [each.process for each in self._members] + [each.process for each in self._nodes]:
             process.kill()
 
+    def _start_brokers(self) -> list[Node]:
+        common = [NODE, str(self._root), *self._ports]
+        return [self._start_node(name, [*common, name, str(free_port(-2))]) for name in self.brokers]
+
     def rage(self, duration_s: float) -> None:
         """Do harm at random."""
         pause, end_s = threading.Event(), time.monotonic() + duration_s
-        harms = (self._join, self._leave, self._stop, self._kill_member, self._kill_node)
+        harms = self._harms()
         while time.monotonic() < end_s:
-            self._rng.choices(harms, (4, 1, 2, 2, 1))[0]()
+            self._rng.choices(list(harms), list(harms.values()))[0]()
             self._tend()
             pause.wait(self._rng.uniform(0, MAX_PAUSE_S))
 
@@ -117,19 +123,28 @@ class Storm:
         """Undo the harm, and fill all groups."""
         for node in self._nodes:
             node.restart_s = 0
+            node.resume_s = min(node.resume_s, 0.1)
         for member in self._members:
             member.stop_s = min(member.stop_s, 0.1)
         self.until(
             lambda: not any(member.is_leaving for member in self._members), "the end of leaving members"
         )
+        self.fill()
+
+    def fill(self) -> None:
+        """Start members until all groups are full."""
         while self._groups_with_room():
             self._join()
 
-    def end(self) -> None:
-        """Let all members leave, then stop the servers."""
+    def dismiss(self) -> None:
+        """Let all members leave."""
         for member in self._members:
             self._close_input(member)
         self.until(lambda: not self._members, "the end of all members")
+
+    def end(self) -> None:
+        """Let all members leave, then stop the servers."""
+        self.dismiss()
         for node in reversed(self._nodes):
             node.process.running.terminate()
             assert node.process.running.wait(LIMIT_S) == 0, f"{node.name} has failed: see its log"
@@ -149,6 +164,10 @@ class Storm:
 
         eventually(is_met, what)
 
+    def _harms(self) -> dict[Callable[[], None], int]:
+        """Return what may be done at random, with its weight."""
+        return {self._join: 4, self._leave: 1, self._stop: 2, self._kill_member: 2, self._kill_node: 1}
+
     # ---- harm ----------------------------------------------------------------------------------------------
 
     def _join(self) -> None:
@@ -161,7 +180,8 @@ class Storm:
             name = next(name for name in names if all(name != each.name for each in self._members))
         # With one thread, no other call of a member is about to begin when it stops itself during a call.
         threads = "1" if group == "ordered" else "4"
-        command = ["member", self.nameserver, group, TOPIC, str(self._recorder.path), group, name, threads]
+        history = str(self._recorder.path)
+        command = ["tests.faults.member", self.nameserver, group, TOPIC, history, group, name, threads]
         self._members.append(Member(group, name, self._start(name, command)))
         self._note("join", name)
 
@@ -207,7 +227,10 @@ class Storm:
             if code is not None:
                 assert code == -signal.SIGKILL, f"{node.name} has failed: see its log"
                 if now_s >= node.restart_s:
-                    self._nodes[number] = self._start_node(node.name, node.arguments)
+                    self._nodes[number] = self._start_node(node.name, node.command)
+            elif node.resume_s and now_s >= node.resume_s:
+                os.kill(node.process.running.pid, signal.SIGCONT)
+                node.resume_s = 0
         for member in list(self._members):
             code = member.process.running.poll()
             if code is not None:
@@ -239,16 +262,15 @@ class Storm:
         member.process.running.stdin.close()
         member.is_leaving = True
 
-    def _start_node(self, name: str, arguments: Sequence[str]) -> Node:
-        return Node(name, arguments, self._start(name, ["node", str(self._root), *self._ports, *arguments]))
+    def _start_node(self, name: str, command: Sequence[str]) -> Node:
+        return Node(name, command, self._start(name, command))
 
     def _start(self, name: str, command: Sequence[str]) -> Process:
-        module, *arguments = command
         self._started += 1
         path = self._root / f"{self._started}-{name}.log"
         with path.open("xb") as log:
             running = subprocess.Popen(
-                [sys.executable, "-m", f"tests.faults.{module}", *arguments],
+                [sys.executable, "-m", *command],
                 cwd=REPO,
                 stdin=subprocess.PIPE,
                 stdout=log,
@@ -257,7 +279,8 @@ class Storm:
         return Process(running, path)
 
     def _note(self, harm: str, name: str) -> None:
-        self.harms[f"{harm.split()[0]} {'server' if name in (CORE, *BROKERS) else 'member'}"] += 1
+        kind = "server" if any(node.name == name for node in self._nodes) else "member"
+        self.harms[f"{harm.split()[0]} {kind}"] += 1
         sys.stdout.write(f"{time.monotonic() - self._began_s:7.1f} s: {harm} {name}\n")
 
     def _read_history(self) -> None:

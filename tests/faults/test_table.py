@@ -34,8 +34,8 @@ def test_every_row_of_faults_page_names_an_existing_test() -> None:
 
 def test_every_fault_test_is_listed_on_faults_page() -> None:
     here = {
-        f"tests/faults/{path.name}::{name}"
-        for path in Path(__file__).parent.glob("test_*.py")
+        f"{path.relative_to(REPO)}::{name}"
+        for path in Path(__file__).parent.rglob("test_*.py")
         if path.name != "test_table.py"
         for name in names_of_tests(path)
     }

@@ -64,14 +64,7 @@ class Processes(Group):
 
     async def described(self, replica: int) -> dict[str, Any] | None:
         """Return the figures of a replica; None if it does not respond."""
-        try:
-            response = await self._client.invoke(
-                self.address(replica), RemotingCommand(RayMQRequestCode.DESCRIBE_BROKER), 1_000
-            )
-        except RemotingError:
-            return None
-        found: dict[str, Any] = orjson.loads(response.body)
-        return found
+        return await described(self._client, self.address(replica))
 
     async def leader(self, among: list[int]) -> int:
         """Wait until one of the replicas leads, and is registered."""
@@ -106,3 +99,13 @@ class Processes(Group):
         found = [await self.described(each) for each in self._running]
         ends = {(each["written"], each["confirmed"]) for each in found if each is not None}
         return None not in found and len(ends) == 1 and len(set(ends.pop())) == 1
+
+
+async def described(client: RemotingClient, address: str) -> dict[str, Any] | None:
+    """Return the figures of a broker; None if it does not respond."""
+    command = RemotingCommand(RayMQRequestCode.DESCRIBE_BROKER)
+    try:
+        found: dict[str, Any] = orjson.loads((await client.invoke(address, command, 1_000)).body)
+    except RemotingError:
+        return None
+    return found
