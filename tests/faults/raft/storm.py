@@ -111,9 +111,10 @@ class RaftStorm(Storm):
 
     def outage_s(self, harm: Callable[[], None]) -> float:
         """Do harm; return the seconds until a send is acknowledged that began afterwards."""
-        self._read_history()
         harm()
-        began_s, first = time.monotonic(), len(self.events)
+        began_s = time.monotonic()
+        self._read_history()
+        first = len(self.events)
 
         def is_acknowledged() -> bool:
             begun = set()
