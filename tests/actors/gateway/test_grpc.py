@@ -17,7 +17,7 @@ from h2.config import H2Configuration
 from h2.connection import H2Connection
 from h2.events import ConnectionTerminated, DataReceived, ResponseReceived, StreamEnded, TrailersReceived
 from h2.settings import SettingCodes
-from hyperframe.frame import DataFrame, HeadersFrame, PingFrame, SettingsFrame
+from hyperframe.frame import DataFrame, Frame, HeadersFrame, PingFrame, RstStreamFrame, SettingsFrame
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -393,16 +393,18 @@ def test_abuse_closes_its_connection_and_leaves_others_alone(
     with_channel(engine, story)
 
 
-def test_client_may_send_a_ping_for_each_response(engine: NewEngine) -> None:
+@pytest.mark.parametrize("frame", [PingFrame, RstStreamFrame])
+def test_client_may_send_a_control_frame_for_each_response(engine: NewEngine, frame: type[Frame]) -> None:
     async def run() -> None:
-        async with serving(engine) as (_, server):
+        async with serving(engine, GrpcLimits(control_frames_max=200)) as (_, server):
             peer = RawPeer(server.port)
-            for _ in range(2 * LIMITS.control_frames_max // 100):
-                for _ in range(100):
-                    peer.h2.ping(b"12345678")
-                    peer.request(ECHO, encode_frame(b""))
+            for _ in range(4):
+                streams = [peer.request(ECHO, encode_frame(b"")) for _ in range(100)]
                 peer.socket.sendall(peer.h2.data_to_send())
                 await peer.responses(100, last=False)
+                for stream_id in streams:  # a reset comes late: the response has ended
+                    sent = PingFrame(0, b"12345678") if frame is PingFrame else RstStreamFrame(stream_id)
+                    peer.socket.sendall(sent.serialize())
             peer.socket.close()
 
     asyncio.run(run())
