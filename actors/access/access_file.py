@@ -45,6 +45,7 @@ class AccessFile:
         self._changing = asyncio.Lock()
         self._loaded: _Version = None
         self._invalid: _Version = None  # its error was logged already
+        self._saved = self.table
 
     def load(self) -> None:
         """Load the file. If it does not exist, the table is empty.
@@ -88,9 +89,24 @@ class AccessFile:
         async with self._changing:
             if self._version() != self._loaded:
                 self.load()  # the file was edited: saving the old table would undo that
-            wanted = self.table.copy()
+            before = self.table
+            wanted = before.copy()
             change(wanted)
-            await self._replace(wanted)
+            await self._write(wanted)
+            if self.table is not before:
+                raise StoreError("the users were replaced by those of another replica: repeat the request")
+            self._use(wanted, self._loaded)
+
+    def use(self, table: AccessTable) -> None:
+        """Use another table, which `save` must save."""
+        self.table = table
+        self.changes += 1
+
+    async def save(self) -> None:
+        """Save the table that is used, unless it is. Raises OSError if the file cannot be written."""
+        async with self._changing:
+            if self._saved is not self.table:
+                await self._write(self.table)
 
     async def replace(self, table: AccessTable) -> None:
         """Save another table, then use it. Do nothing if it equals the one that is used and saved.
@@ -100,17 +116,18 @@ class AccessFile:
         async with self._changing:
             is_equal = (table.users, table.policies) == (self.table.users, self.table.policies)
             if not is_equal or self._version() != self._loaded:
-                await self._replace(table)
+                await self._write(table)
+                self._use(table, self._loaded)
                 _log.info("access_file_replaced", path=str(self.path), users=len(table.users))
 
-    async def _replace(self, table: AccessTable) -> None:
+    async def _write(self, table: AccessTable) -> None:
         text = orjson.dumps(table.to_json(), option=orjson.OPT_INDENT_2)
         await asyncio.shield(asyncio.to_thread(self._save, text))
-        self._use(table, self._version())
+        self._saved, self._loaded = table, self._version()
 
     def _use(self, table: AccessTable, version: _Version) -> None:
-        self.table, self._loaded = table, version
-        self.changes += 1
+        self._saved, self._loaded = table, version
+        self.use(table)
 
     def _version(self) -> _Version:
         """Return values that differ after each edit of the file, or None if it does not exist."""

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from actors.access.sealed_secrets import SealedSecrets
 from actors.broker.parts import BrokerParts
+from actors.broker.replication.raft.access_kinds import access_kinds
 from actors.broker.replication.raft.group_tables import GroupTables
 from actors.broker.replication.raft.meta_log import MetaLog
-from actors.broker.replication.raft.table_kinds import GROUP, TOPIC, TimerKind, kinds_of
+from actors.broker.replication.raft.table_kinds import GROUP, TOPIC, Kind, TimerKind, kinds_of
 from actors.broker.role import Role, RoleService, periodic
+from actors.remoting.signing import read_credentials
 from store.store_errors import StoreError
 from store.timer.timer_checkpoint import TimerCheckpoint
 from store.timer.timer_files import follow_timer
@@ -57,17 +60,28 @@ def build_meta(
     """Build the replication of the tables, and its services."""
     root = parts.settings.store_root
     timer = TimerKind(lambda: _saved_timer(root))
-    kinds = {**dict(kinds_of(parts.tables, parts.groups.locks)), "timer": timer}
+    kinds = {**dict(kinds_of(parts.tables, parts.groups.locks)), **_access_kinds(parts), "timer": timer}
     meta = MetaLog(parts.loop.store, confirmed, kinds, leads)
     parts.tables.subscribe(lambda name: meta.changed(TOPIC, name), lambda name: meta.changed(GROUP, name))
 
     async def turn() -> None:
         await meta.turn()
+        if parts.access.control is not None:
+            await parts.access.control.file.save()
         parts.loop.server.request_tick()
 
     both = frozenset({Role.MASTER, Role.SLAVE})
     services = GroupServices(parts, timer)
     return meta, services, (periodic(parts.supervisor, "raft-tables", both, LOG_PROGRESS_MS, turn),)
+
+
+def _access_kinds(parts: BrokerParts) -> Mapping[str, Kind]:
+    settings, control = parts.settings, parts.access.control
+    if control is None or settings.inner_credentials_file is None:
+        return {}
+    inner = read_credentials(settings.inner_credentials_file)
+    secrets = SealedSecrets(inner, f"{settings.cluster_name}/{settings.broker_name}")
+    return dict(access_kinds(control.file, secrets))
 
 
 def _saved_timer(root: Path) -> TimerCheckpoint:

@@ -6,7 +6,7 @@ from collections.abc import Collection
 from typing import Final
 
 from actors.broker.replication.raft.meta_log import MetaLog
-from actors.broker.replication.raft.table_kinds import LOCK, MODE, OFFSET
+from actors.broker.replication.raft.table_kinds import LOCK, MODE, OFFSET, POLICY, USER
 from actors.remoting.codes import RequestCode
 from actors.remoting.command import RemotingCommand
 from actors.remoting.request import RequestContext
@@ -23,6 +23,12 @@ CONFIRMED: Final[dict[int, Collection[str]]] = {
     RequestCode.UNLOCK_BATCH_MQ: (LOCK,),
     RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: (OFFSET,),
     RequestCode.CLONE_GROUP_OFFSET: (OFFSET,),
+    RequestCode.AUTH_CREATE_USER: (USER, POLICY),
+    RequestCode.AUTH_UPDATE_USER: (USER, POLICY),
+    RequestCode.AUTH_DELETE_USER: (USER, POLICY),
+    RequestCode.AUTH_CREATE_ACL: (POLICY,),
+    RequestCode.AUTH_UPDATE_ACL: (POLICY,),
+    RequestCode.AUTH_DELETE_ACL: (POLICY,),
 }
 """The requests, and the tables that they change beside topics and groups, which are logged at once."""
 

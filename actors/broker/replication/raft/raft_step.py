@@ -16,15 +16,9 @@ _REFUSED: Final = frozenset(
         RequestCode.CLEAN_UNUSED_TOPIC,
         RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE,
         RayMQRequestCode.DRAIN_BROKER,
-        RequestCode.AUTH_CREATE_USER,
-        RequestCode.AUTH_UPDATE_USER,
-        RequestCode.AUTH_DELETE_USER,
-        RequestCode.AUTH_CREATE_ACL,
-        RequestCode.AUTH_UPDATE_ACL,
-        RequestCode.AUTH_DELETE_ACL,
     }
 )
-"""Removed queues would begin again at offset 0 on this replica only; users are not replicated."""
+"""Removed queues would begin again at offset 0 on this replica only."""
 _OF_SERVICES: Final = frozenset(
     {
         RequestCode.END_TRANSACTION,

@@ -1,6 +1,6 @@
 """The tables of a broker that a Raft group replicates: their entries as JSON, by kind and name.
 
-    definitions   topic, group, mode                          logged when they change
+    definitions   topic, group, mode, user, policy            logged when they change
     progress      offset, generation, lock, delay, order,     logged once per second, if they have changed
                   timer
 
@@ -25,8 +25,8 @@ from store.metadata import MessageRequestMode, OrderBatch
 from store.timer.timer_checkpoint import TimerCheckpoint
 
 TOPIC, GROUP, MODE, LOCK, OFFSET = "topic", "group", "mode", "lock", "offset"
-GENERATION, ORDER = "generation", "order"
-DEFINITIONS: Final = frozenset({TOPIC, GROUP, MODE})
+GENERATION, ORDER, USER, POLICY = "generation", "order", "user", "policy"
+DEFINITIONS: Final = frozenset({TOPIC, GROUP, MODE, USER, POLICY})
 _OF_TOPICS: Final = frozenset({MODE, OFFSET, GENERATION, ORDER})
 """Their names begin with that of a topic: `topic@group`."""
 OWN_TOPICS: Final = frozenset({GROUP_TOPIC, META_TOPIC})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from pathlib import Path
 
@@ -125,3 +126,36 @@ def test_running_broker_reloads_an_edited_file(tmp_path: Path) -> None:
         await eventually_async(is_refused)
 
     with_access(story, tmp_path)
+
+
+def test_table_of_another_replica_is_used_at_once_and_saved_later(tmp_path: Path) -> None:
+    file = saved(tmp_path)
+    before = path_of(tmp_path).read_bytes()
+    file.use(AccessTable())
+    assert path_of(tmp_path).read_bytes() == before
+    run(file.save)
+    again = AccessFile(path_of(tmp_path))
+    again.load()
+    assert again.table.users == file.table.users == {}
+    version = path_of(tmp_path).stat().st_mtime_ns
+    run(file.save)
+    assert path_of(tmp_path).stat().st_mtime_ns == version
+
+
+def test_change_does_not_overwrite_a_table_that_replaced_its_own(tmp_path: Path) -> None:
+    """The leadership of a group is lost while the change is being saved: the confirmed users apply."""
+    file = saved(tmp_path)
+
+    async def story() -> None:
+        changing = asyncio.ensure_future(file.change(lambda table: table.delete_user("alice")))
+        await asyncio.sleep(0)  # the file is being written
+        file.use(file.table.copy())
+        with pytest.raises(StoreError, match="repeat the request"):
+            await changing
+        assert "alice" in file.table.users
+        await file.save()
+
+    run(story)
+    again = AccessFile(path_of(tmp_path))
+    again.load()
+    assert "alice" in again.table.users

@@ -121,6 +121,14 @@ class Group:
     async def close(self) -> None:
         """Stop what a subclass has started."""
 
+    def settings_of_each(self) -> dict[str, Any]:
+        """Further settings of each broker."""
+        return {}
+
+    def peer_of(self, broker: BrokerService) -> Peer:
+        """Create a client of a broker."""
+        return Peer(broker)
+
     @property
     def nameserver(self) -> str:
         """The address of the nameserver."""
@@ -149,6 +157,7 @@ class Group:
             slave_read_enable=True,
             vip_channel=False,
             nameservers=self._nameserver.address,
+            **self.settings_of_each(),
         )
         return BrokerSettings.model_validate({**made.model_dump(), "listen_port": self._ports[replica]})
 
@@ -158,7 +167,7 @@ class Group:
 
         broker = BrokerService(self.settings[replica], SystemClock(), restart=restart)
         await broker.start()
-        self.peers[replica] = Peer(broker)
+        self.peers[replica] = self.peer_of(broker)
 
     async def _restart(self, replica: int) -> None:
         await self.stop(replica)
@@ -174,7 +183,7 @@ class Group:
         root = self._root / f"new-{replica}"
         made = settings_of(
             root, self._store, replication="raft", replica=replica, slave_read_enable=True,
-            vip_channel=False, nameservers=self._nameserver.address,
+            vip_channel=False, nameservers=self._nameserver.address, **self.settings_of_each(),
         )  # fmt: skip
         self.settings = [*self.settings[:replica], made, *self.settings[replica + 1 :]]
         await self.start(replica)
