@@ -29,6 +29,7 @@ from cluster.driver.kinds import NAMESERVER
 from cluster.driver.launch_errors import LaunchFailed, LaunchRefused, refuse
 from cluster.driver.launch_report import ConsoleReport, Report
 from cluster.driver.majorities import lost_majorities
+from cluster.driver.migration import MemberChanges, migrate_broker
 from cluster.driver.placement import place
 from cluster.driver.plan import RAFT_STATE, Running
 from cluster.driver.promotion import promote_replica
@@ -166,6 +167,26 @@ def promote(
     topology, source = load_with_source(file, overrides)
     driver = Driver(topology, source, report or Report(), dry_run=dry_run, waits=False)
     promote_replica(driver, replica, confirm)
+
+
+def migrate(
+    file: str | Path | None,
+    overrides: Sequence[str],
+    broker: str,
+    changes: MemberChanges,
+    *,
+    confirm: Callable[[], None] = lambda: None,
+    report: Report | None = None,
+    dry_run: bool = False,
+) -> None:
+    """Make a running broker a Raft group, or a group a single broker, as the topology says.
+
+    `confirm` is called when the steps were reported; an exception that it raises ends the migration. Raises
+    as `up` does, and LaunchRefused if the broker cannot be migrated.
+    """
+    topology, source = load_with_source(file, overrides)
+    driver = Driver(topology, source, report or Report(), dry_run=dry_run, waits=False, migrating=broker)
+    migrate_broker(driver, broker, changes, confirm)
 
 
 def drain(

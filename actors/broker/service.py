@@ -21,6 +21,7 @@ from actors.broker.reserved_port import reserve_port
 from actors.broker.role import Role
 from actors.host.cluster_tls import reload_tls
 from actors.host.figures import described
+from actors.raft.conversion import refuse_member
 from actors.supervisor import GiveUp, Supervisor
 from store.clock import NS_PER_MS, Clock
 from store.commitlog.confirm_policy import confirm_policy
@@ -104,7 +105,8 @@ class BrokerService:
         """Open the store, listen for clients and register with the nameservers.
 
         Raises:
-            StoreError: the store is damaged, locked by another process, or belongs to another broker.
+            StoreError: the store is damaged, locked by another process, or belongs to another broker or to
+                a replica of a Raft group.
             OSError: the port is in use, or the advertised host cannot be resolved.
             ValueError: two features handle the same request code, or declare the same figure.
         """
@@ -209,6 +211,7 @@ class BrokerService:
 
             replica, added = raft_features(open_with, self._restart)
             return replica.store, (*own, *added)
+        refuse_member(settings.store_root)
         features = (*own, *built_in_features())
         policy = confirm_policy(settings.store.flush, settings.replication, settings.in_sync_replicas)
         return self._open_store(host, features, policy), features

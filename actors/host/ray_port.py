@@ -178,6 +178,15 @@ def recall(namespace: str, key: str) -> bytes | None:
     return found
 
 
+def forget(namespace: str, key: str) -> None:
+    """Remove the value that `remember` stored under a key, if there is one."""
+    import ray
+
+    ray.experimental.internal_kv._internal_kv_del(  # noqa: SLF001
+        key.encode(), namespace=_kv_namespace(namespace)
+    )
+
+
 def recalled_keys(namespace: str, prefix: str) -> list[str]:
     """Return the keys with this prefix under which `remember` stored values, sorted."""
     import ray

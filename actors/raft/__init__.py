@@ -10,6 +10,7 @@ members.py       voters and learners, and the rules of a change
 messages.py      what replicas send each other
 effects.py       what the owner of a node must do
 term_file.py     raymq.raft: term, vote and electability on disk
+conversion.py    the store of a single broker becomes a member, and that of a single broker again
 group_record.py  the body of a group record
 epoch_file.py    epochFileCheckpoint: RocketMQ's view of the terms, an export
 """

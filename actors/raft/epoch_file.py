@@ -18,6 +18,8 @@ from pathlib import Path
 from store.store_errors import StoreError
 
 EPOCH_FILE_CHECKPOINT = "epochFileCheckpoint"
+FENCED_FILE = "fenced.json"
+"""File of a master that was refused by a nameserver, because another replica was promoted."""
 _ENTRY = re.compile(r"([0-9]{1,18})-([0-9]{1,18})", re.ASCII)
 
 

@@ -33,9 +33,9 @@ _REMEDY = (
 class TermFile:
     """The file of one replica."""
 
-    def __init__(self, root: Path, group: str, me: Member) -> None:
-        """Create the handler of the file in the store at `root`, of the replica `me` of `group`."""
-        self.path = root / TERM_FILE
+    def __init__(self, root: Path, group: str, me: Member, name: str = TERM_FILE) -> None:
+        """Create the handler of the file `name` in the store at `root`, of the replica `me` of `group`."""
+        self.path = root / name
         self._group = group
         self._me = me
 

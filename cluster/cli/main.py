@@ -23,6 +23,7 @@ COMMANDS = {
     ),
     "promote": ("cluster.cli.operations.promote", "Make a slave the master of its broker group."),
     "transfer": ("cluster.cli.operations.transfer", "Make another replica the leader of its Raft group."),
+    "migrate": ("cluster.cli.operations.migrate", "Make a broker a Raft group, or a group a single broker."),
     "drain": ("cluster.cli.operations.drain", "Drain a broker and stop it; its store is kept."),
     "status": ("cluster.cli.operations.status", "Show the cluster's actors and their state."),
     "autoscale": (

@@ -86,6 +86,7 @@ class Driver:
         dry_run: Print the plan without applying it.
         prune: Remove actors that are not in the topology.
         joining: Replicas of Raft groups that begin with an empty store, to be added to their group.
+        migrating: The broker that is to become a Raft group, or a single broker again; empty: none.
         waits: Restart a broker only when all clients know that the previously restarted broker serves again.
         timeout_s: Maximum time for an actor to start.
         home: Directory of the cluster.
@@ -98,12 +99,13 @@ class Driver:
     dry_run: bool = False
     prune: bool = False
     joining: Collection[str] = ()
+    migrating: str = ""
     waits: bool = True
     timeout_s: float = SERVE_TIMEOUT_S
     home: Path = field(init=False)
     _serving: Sequence[ActorSpec] = field(init=False, default=())
     _spacing: RestartSpacing = field(init=False)
-    _raft: RaftGroups = field(init=False)
+    raft: RaftGroups = field(init=False)
 
     def __post_init__(self) -> None:
         """Set `home`."""
@@ -222,11 +224,13 @@ class Driver:
             masters = {broker: (each.epoch, each.replica) for broker, each in records.items()}
             refuse(self.topology.without_master(masters))
             self.topology = self.topology.with_masters(masters)
-            self._raft = RaftGroups(self.home, self.topology.namespace, run_on_node, self.joining)
-            refuse(self._raft.problems(self.topology))
+            self.raft = RaftGroups(
+                self.home, self.topology.namespace, run_on_node, self.joining, self.migrating
+            )
+            refuse(self.raft.problems(self.topology))
         resources = self._place(needed)
         settled = self._with_ports(resources, running, needed)
-        settled = self._raft.settle(settled, resources, ray_port.nodes(), needed)
+        settled = self.raft.settle(settled, resources, ray_port.nodes(), needed)
         specs = make_specs(settled, self.home, resources, self.source)
         plan = make_plan(
             specs,
@@ -274,7 +278,7 @@ class Driver:
             for actor in running
             if actor.namespace == self.topology.namespace and actor.spec is not None
         }
-        here = self._raft.ports(self.topology, here) | here
+        here = self.raft.ports(self.topology, here) | here
         open_names: dict[str, list[tuple[str, str]]] = {}
         ports: dict[str, int] = {}
         for _path, name, entry in self.topology.listeners():
@@ -316,7 +320,7 @@ class Driver:
 
     def apply(self, plan: Plan) -> None:
         """Execute the actions of a plan. Raises LaunchFailed, and LaunchRefused before the first one."""
-        self._raft.form([each.spec for each in plan.having(Verb.CREATE, Verb.ROLL) if each.spec is not None])
+        self.raft.form([each.spec for each in plan.having(Verb.CREATE, Verb.ROLL) if each.spec is not None])
         for action in plan.having(Verb.REMOVE):
             self.stop(action)
         for action in plan.having(Verb.ADJUST):

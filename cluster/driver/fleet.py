@@ -14,6 +14,7 @@ from actors.host import ray_port, store_binding
 from actors.host.node_address import NODE_HOST
 from actors.host.ray_port import ActorMethodFailed, ActorName, ActorNotFound, ActorUnavailable
 from actors.host.service_host import STOP_TIMEOUT_S, State
+from actors.raft.state import Role
 from cluster.driver.kinds import KINDS
 from cluster.driver.plan import RAFT_STATE, Running
 from cluster.driver.replica_roles import RAFT_ROLES
@@ -250,6 +251,19 @@ def wait_caught_up(namespace: str, replica: ActorSpec, timeout_s: float) -> str:
             return state
         if time.monotonic() > deadline_s:
             return f"{state}, it has confirmed {confirmed:,} of {end:,} bytes"
+        time.sleep(PAUSE_S)
+
+
+def wait_leading(namespace: str, replica: ActorSpec, timeout_s: float) -> str:
+    """Wait until a replica leads its Raft group and accepts sends; return why not, else an empty text."""
+    where, deadline_s = ActorName(namespace, replica.name), time.monotonic() + timeout_s
+    while True:
+        found = to_running(where, status_of(where, CALL_TIMEOUT_S)).details
+        state = str(found.get(RAFT_STATE, ""))
+        if state == Role.LEADER.value and found.get("role") == "master":
+            return ""
+        if (state and state not in RAFT_ROLES) or time.monotonic() > deadline_s:
+            return f"{state}, it may lack records that it once had, or they are damaged: see its log"
         time.sleep(PAUSE_S)
 
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -56,10 +56,13 @@ class GroupRecord:
     Attributes:
         members: The first members, as `STORE_ID@HOST:PORT`, in the order of their numbers.
         joined: Numbers of replicas whose disk was lost, and that were started without the list since then.
+        without_store: Numbers of replicas whose stores are still to be created, because a broker is becoming
+            this group (`cluster.driver.migration`).
     """
 
     members: tuple[str, ...]
     joined: tuple[int, ...] = ()
+    without_store: tuple[int, ...] = ()
 
     def encode(self) -> bytes:
         """Return the record as JSON."""
@@ -71,14 +74,16 @@ class GroupRecord:
         document = orjson.loads(data)
         if not isinstance(document, dict):
             raise TypeError("it is not a JSON object")
-        members, joined = document.get("members"), document.get("joined", [])
+        members = document.get("members")
+        joined, without_store = document.get("joined", []), document.get("without_store", [])
         if not isinstance(members, list) or not members or not all(type(each) is str for each in members):
             raise ValueError("members must be a list of STORE_ID@HOST:PORT")
         if not all(raft_member(each)[0] for each in members):
             raise ValueError("a member has no store id")
-        if not isinstance(joined, list) or not all(type(each) is int for each in joined):
-            raise ValueError("joined must be a list of numbers of replicas")
-        return cls(tuple(members), tuple(joined))
+        for numbers in (joined, without_store):
+            if not isinstance(numbers, list) or not all(type(each) is int for each in numbers):
+                raise ValueError("joined and without_store must be lists of numbers of replicas")
+        return cls(tuple(members), tuple(joined), tuple(without_store))
 
     def members_of(self, replica: int) -> Sequence[str]:
         """Return the list that a replica is started with."""
@@ -89,14 +94,26 @@ class RaftGroups:
     """The Raft groups of one run of the driver."""
 
     def __init__(
-        self, home: Path, namespace: str, run_on_node: RunOnNode, joining: Collection[str] = ()
+        self,
+        home: Path,
+        namespace: str,
+        run_on_node: RunOnNode,
+        joining: Collection[str] = (),
+        migrating: str = "",
     ) -> None:
-        """Read the records of the groups. `joining` are the actors that are to join their group again.
+        """Read the records of the groups.
+
+        Args:
+            home: directory of the cluster.
+            namespace: Ray namespace of the cluster.
+            run_on_node: runs the functions that find and create stores.
+            joining: actors that are to join their group again.
+            migrating: the broker that is to become a group, or a single broker again; empty: none.
 
         Raises LaunchRefused for a damaged record.
         """
         self._home, self._namespace, self._run_on_node = home, namespace, run_on_node
-        self._joining = joining
+        self._joining, self._migrating = joining, migrating
         self._recorded = exchange(home, namespace)
         self._groups: dict[str, GroupRecord] = {}
 
@@ -114,7 +131,33 @@ class RaftGroups:
             for actor in self._joining
             if actor not in known
         ]
-        return [*_differences(topology, self._recorded), *unknown]
+        recorded = {name: group for name, group in self._recorded.items() if name != self._migrating}
+        return [*_differences(topology, recorded), *unknown]
+
+    def record_of(self, name: str) -> GroupRecord | None:
+        """Return the record of a group; None without one."""
+        return self._recorded.get(name)
+
+    def begin(self, name: str) -> GroupRecord:
+        """Record a group that `settle` has given members: the store of a broker is its first one.
+
+        The stores of the others are to be created. Returns the record; one that exists is kept.
+        """
+        if name not in self._recorded:
+            group = self._groups[name]
+            self.save(name, replace(group, without_store=tuple(range(1, len(group.members)))))
+        return self._recorded[name]
+
+    def save(self, name: str, group: GroupRecord) -> None:
+        """Replace the record of a group."""
+        self._recorded[name] = group
+        save(self._home, self._namespace, name, group)
+
+    def forget(self, name: str) -> None:
+        """Remove the record of a group, which is a single broker again."""
+        (self._home / FOLDER / f"{name}.json").unlink(missing_ok=True)
+        ray_port.forget(self._namespace, PREFIX + name)
+        self._recorded.pop(name, None)
 
     def ports(self, topology: Topology, running: Collection[str]) -> dict[str, int]:
         """Return the ports of replicas that do not run, by actor name, so that the others still find them.
@@ -166,6 +209,7 @@ class RaftGroups:
             self._groups[entry.name] = group = GroupRecord(
                 tuple(f"{each}@{address}" for (each, _), address in zip(known, addresses, strict=True)),
                 tuple(sorted(joining | set(record.joined if record else ()))),
+                record.without_store if record else (),
             )
             lists |= {actor: group.members_of(number) for number, (actor, _) in enumerate(replicas)}
         return topology.with_raft_members(lists)
@@ -176,6 +220,8 @@ class RaftGroups:
         for member in entry.members():
             root = str(topology.store_of(member, self._home))
             found += self._run_on_node(resources[member.actor_name(0)], find_stores, [root])
+        if entry.name == self._migrating:  # the stores of the others are set aside
+            return [found[0].store_id, *(uuid.uuid4().hex for _ in found[1:])]
         refuse(list(_unusable(entry.name, found)))
         return [store.store_id or uuid.uuid4().hex for store in found]
 
@@ -210,9 +256,11 @@ def _differences(topology: Topology, recorded: Mapping[str, GroupRecord]) -> Ite
         if isinstance(entry, Broker) and entry.name in recorded and not entry.is_raft:
             yield (
                 f"{entry.name} is a Raft group of {len(recorded[entry.name].members)} replicas, and each of "
-                "them may lack what the others have acknowledged: keep replication: raft. To leave it, add a "
-                "broker with another name, move producers and consumers to it, and remove the group"
+                "them may lack what the others have acknowledged: keep replication: raft, or leave the group "
+                f"with `raymq migrate {entry.name}`"
             )
+        elif isinstance(entry, Broker) and entry.name in recorded and recorded[entry.name].without_store:
+            yield f"{entry.name} is not a complete Raft group yet: continue with `raymq migrate {entry.name}`"
 
 
 def _unknown(name: str, addresses: Sequence[str]) -> Iterator[str]:
@@ -233,14 +281,14 @@ def _unusable(name: str, found: Sequence[StoreFound]) -> Iterator[str]:
         elif store.has_records and not store.is_member:
             yield (
                 f"the store of {name}-{replica} has messages from before the group, which the other replicas "
-                f"lack: give the group another name, start both, and `raymq drain {name}` until all messages "
-                "are consumed"
+                f"lack: `raymq migrate {name}` makes a broker a Raft group with the messages of replica 0"
             )
         elif is_member and not store.is_member:
             yield (
                 f"the stores of {name} are members of a Raft group, but {name}-{replica} has "
                 f"{'another' if store.store_id else 'no'} store: restore it, or the record "
-                f"{FOLDER}/{name}.json of the cluster's home directory"
+                f"{FOLDER}/{name}.json of the cluster's home directory; after an interrupted migration, "
+                f"continue with `raymq migrate {name}`"
             )
 
 

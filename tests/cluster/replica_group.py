@@ -65,14 +65,17 @@ class Group:
         return self.raymq(*command, str(self.file), code=code)
 
     def raymq(self, *command: str, code: int | tuple[int, ...] = 0) -> str:
-        """Run a command, whose exit code must be `code`, or one of these; return its output."""
+        """Run a command, whose exit code must be `code`, or one of these; return its output.
+
+        The errors of a command that must fail are returned, too.
+        """
         done = subprocess.run(
             [sys.executable, "-m", "cluster.cli.main", *command],
             env=self.environment, cwd=REPO, capture_output=True, text=True, check=False,
             timeout=CLI_TIMEOUT_S,
         )  # fmt: skip
         assert done.returncode in (code if isinstance(code, tuple) else (code,)), done.stdout + done.stderr
-        return done.stdout
+        return done.stdout + (done.stderr if code and isinstance(code, int) else "")
 
     def actors(self) -> list[dict[str, Any]]:
         """Return the actors as `raymq status` shows them."""

@@ -18,7 +18,13 @@ import msgspec
 import orjson
 
 from actors.broker.broker_settings import BrokerSettings, broker_id_of
-from actors.raft.epoch_file import EPOCH_FILE_CHECKPOINT, epoch_file_text, is_increasing, read_epochs
+from actors.raft.epoch_file import (
+    EPOCH_FILE_CHECKPOINT,
+    FENCED_FILE,
+    epoch_file_text,
+    is_increasing,
+    read_epochs,
+)
 from actors.remoting.client import RemotingClient
 from actors.remoting.codes import RequestCode, ResponseCode
 from actors.remoting.command import RemotingCommand
@@ -32,7 +38,6 @@ from store.store_errors import StoreError
 _log = get_logger(__name__)
 
 REQUEST_TIMEOUT_MS = 5_000
-FENCED_FILE = "fenced.json"
 LONG_MAX = 2**63 - 1
 """The end of the last epoch, as RocketMQ encodes it."""
 

@@ -18,4 +18,5 @@ def stored(monkeypatch: pytest.MonkeyPatch) -> dict[str, bytes]:
     monkeypatch.setattr(ray_port, "recalled_keys", keys)
     monkeypatch.setattr(ray_port, "recall", lambda _, key: values.get(key))
     monkeypatch.setattr(ray_port, "remember", lambda _, key, value: values.update({key: value}))
+    monkeypatch.setattr(ray_port, "forget", lambda _, key: values.pop(key, None))
     return values

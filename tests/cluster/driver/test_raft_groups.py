@@ -9,10 +9,12 @@ from typing import Any
 
 import pytest
 
+from actors.access.access_file import FILE_NAME
 from actors.host.ray_port import Node
 from actors.raft.term_file import TERM_FILE
 from cluster.driver.kinds import make_specs
 from cluster.driver.launch_errors import LaunchRefused
+from cluster.driver.new_stores import NewStore, check_first_members, create_joining_stores
 from cluster.driver.raft_groups import FOLDER, GroupRecord, RaftGroups, exchange, save
 from cluster.driver.specs import ActorSpec
 from cluster.topology.topology import Topology
@@ -110,7 +112,7 @@ def test_store_with_messages_of_a_single_broker_is_refused(tmp_path: Path) -> No
     store = open_store(tmp_path, 0)
     store.append(a_draft())
     store.close()
-    with pytest.raises(LaunchRefused, match=r"a-0 has messages from before the group.*raymq drain a"):
+    with pytest.raises(LaunchRefused, match=r"a-0 has messages from before the group.*raymq migrate a"):
         settled(tmp_path, topology())
 
 
@@ -208,6 +210,7 @@ def test_group_whose_members_were_removed_keeps_its_list(tmp_path: Path) -> None
         '{"members": ["h:1"]}',
         '{"members": ["1@h"]}',
         '{"members": ["1@h:1"], "joined": ["1"]}',
+        '{"members": ["1@h:1"], "without_store": [true]}',
     ],
 )
 def test_damaged_record_is_refused_with_file_and_remedy(tmp_path: Path, data: str) -> None:
@@ -223,3 +226,84 @@ def test_damaged_record_in_ray_is_refused(tmp_path: Path, stored: dict[str, byte
     stored["raft-group:a"] = b"{"
     with pytest.raises(LaunchRefused, match="the key raft-group:a of namespace raymq in Ray is damaged"):
         groups(tmp_path)
+
+
+def migrating(home: Path) -> tuple[RaftGroups, list[ActorSpec]]:
+    found = RaftGroups(home, NAMESPACE, here, migrating="a")
+    of_all = {name: "x" for _, name, _ in topology().listeners()}
+    settled = found.settle(topology(), of_all, NODES)
+    specs = make_specs(settled, home, of_all, Source("t.yaml", {}, {}))
+    return found, [spec for spec in specs if spec.kind.name == "broker"]
+
+
+def test_broker_that_becomes_a_group_is_its_first_member(tmp_path: Path) -> None:
+    store = open_store(tmp_path, 0)
+    store.append(a_draft())
+    store.close()
+    open_store(tmp_path, 1).close()  # that of a slave, which is set aside
+    found, specs = migrating(tmp_path)
+    listed = members(specs)
+    assert listed[0].startswith(f"{store.identity.store_id}@")
+    group = found.begin("a")
+    assert group.without_store == (1, 2)
+    assert exchange(tmp_path, NAMESPACE) == {"a": group}
+    (problem,) = groups(tmp_path).problems(topology())
+    assert "continue with `raymq migrate a`" in problem
+    again, specs = migrating(tmp_path)
+    assert again.problems(topology()) == []
+    assert (members(specs), again.begin("a")) == (listed, group)
+    again.save("a", replace(group, without_store=()))
+    assert groups(tmp_path).problems(topology()) == []
+
+
+def test_record_of_a_group_that_is_left_is_removed(tmp_path: Path, stored: dict[str, bytes]) -> None:
+    save(tmp_path, NAMESPACE, "a", RECORD)
+    found = RaftGroups(tmp_path, NAMESPACE, here, migrating="a")
+    assert found.problems(topology(replicas=1, replication=None)) == []
+    for _ in range(2):
+        found.forget("a")
+        assert exchange(tmp_path, NAMESPACE) == {}
+
+
+def joining(root: Path, store_id: str, users: bytes = b"") -> NewStore:
+    return NewStore(str(root), StoreIdentity("C", "a", 1), {"flush": "sync"}, store_id, users)
+
+
+def test_store_of_a_replica_that_joins_replaces_what_is_there(tmp_path: Path) -> None:
+    open_store(tmp_path, 1).close()
+    root = tmp_path / "store" / "a-1"
+    (root / "marker").write_text("of the slave")
+    for _ in range(2):  # an interrupted migration repeats it
+        assert create_joining_stores([joining(root, "new", b"users")]) == []
+        name = read_name(root)
+        assert name is not None
+        assert (name.store_id, (root / TERM_FILE).exists()) == ("new", True)
+        users = root / "config" / FILE_NAME
+        assert (users.read_bytes(), users.stat().st_mode & 0o777) == (b"users", 0o600)
+    assert sorted(each.name for each in root.parent.iterdir()) == ["a-1", "a-1.before-group-1"]
+    assert (root.parent / "a-1.before-group-1" / "marker").read_text() == "of the slave"
+    assert create_joining_stores([joining(root, "newer")]) == []
+    assert (root.parent / "a-1.before-group-2" / TERM_FILE).exists()
+
+
+def test_store_with_log_files_elsewhere_is_not_set_aside(tmp_path: Path) -> None:
+    root = tmp_path / "store" / "a-1"
+    settings = StoreSettings.model_validate({**SMALL["store"], "commit_log_paths": [str(tmp_path / "disk")]})
+    MessageStore.open(root, settings, StoreIdentity("C", "a", 1), SystemClock()).close()
+    (problem,) = create_joining_stores([joining(root, "new")])
+    assert "has log files elsewhere" in problem
+    assert (root / "raymq.json").exists()
+
+
+def test_store_that_cannot_be_the_first_of_a_group_is_named(tmp_path: Path) -> None:
+    open_store(tmp_path, 0).close()
+    root = tmp_path / "store" / "a-0"
+    first = NewStore(str(root), StoreIdentity("DefaultCluster", "a"), SMALL["store"], "")
+    assert check_first_members([first]) == []
+    for changed, reason in (
+        (replace(first, identity=StoreIdentity("Other", "a")), "is the store of"),
+        (replace(first, settings={"commit_log_file_bytes": 1 << 21}), "set it to 1048576"),
+        (replace(first, root=str(tmp_path / "none")), "there is no store"),
+    ):
+        (problem,) = check_first_members([changed])
+        assert reason in problem

@@ -17,6 +17,7 @@ import orjson
 
 from actors.broker.replication.raft.meta_record import BEGIN, END, Entry, Key, MetaRecord, decode_meta
 from actors.broker.replication.raft.table_kinds import DEFINITIONS, TOPIC, belongs_to
+from actors.raft.conversion import GROUP_TABLES_FILE, UNKNOWN
 from store.dispatch.sink import RecordBatch
 from store.dispatch.topic_deletion import META_TOPIC
 from store.json_file import JsonConfigFile
@@ -30,7 +31,6 @@ from store.store_errors import RecordDamaged, StoreError
 
 _log = get_logger(__name__)
 
-FILE_NAME = "raymqGroupTables.json"
 _READ_MESSAGES = 64
 _READ_BYTES = 1 << 20
 _TOPIC = META_TOPIC.encode()
@@ -49,7 +49,11 @@ class GroupTables:
         self.next_offset = 0
         """The queue offset of the next meta record."""
         self.full_from = 0
-        """The CommitLog offset of the last full set; what is before it is not needed any more."""
+        """The CommitLog offset of the last full set; what is before it is not needed any more.
+
+        UNKNOWN in a new group with the store of a single broker: what its log may have of an earlier group is
+        no longer valid, and a full set replaces it.
+        """
         self.changes = 0
         """Increases with each record."""
         self._parts: dict[Key, Any] | None = None
@@ -65,6 +69,9 @@ class GroupTables:
         Raises StoreError if the file and its backup are damaged.
         """
         _file(store.root).read(self._restore)
+        if self.next_offset == UNKNOWN:  # durable before the first record of this group
+            self.next_offset = store.max_offset(META_TOPIC, 0)
+            save_tables(store.root, self.content())
         self._store = store
         self.catch_up()
         self._on_applied = on_applied
@@ -193,7 +200,7 @@ def save_tables(root: Path, content: bytes) -> None:
 
 
 def _file(root: Path) -> JsonConfigFile:
-    return JsonConfigFile(root / "config" / FILE_NAME)
+    return JsonConfigFile(root / "config" / GROUP_TABLES_FILE)
 
 
 def _has_meta(batch: RecordBatch) -> bool:

@@ -23,6 +23,7 @@ from actors.broker.replication.raft.meta_record import (
     encode_full,
 )
 from actors.broker.replication.raft.table_kinds import LOCK, OWN_TOPICS, TOPIC, Kind, belongs_to
+from actors.raft.conversion import UNKNOWN
 from store.commitlog.positions import Callback
 from store.dispatch.topic_deletion import META_TOPIC, deletion_properties
 from store.logs import get_logger
@@ -88,6 +89,7 @@ class MetaLog:
         self._full_end = 0
         self._is_open = True
         self.flush_progress()
+        self._write_full_if_due()
 
     def resign(self) -> None:
         """Stop to log changes, and make the tables those of the confirmed records again."""
@@ -236,7 +238,8 @@ class MetaLog:
         """
         positions, file_bytes = self._store.positions, self._store.settings.commit_log_file_bytes
         oldest_end = (positions.min // file_bytes + 1) * file_bytes
-        is_due = self._confirmed.full_from < oldest_end <= self._last_file
+        full_from = self._confirmed.full_from
+        is_due = full_from == UNKNOWN or full_from < oldest_end <= self._last_file
         is_pending = self._full_end > positions.dispatched
         if is_pending or not (is_due and self._is_open and self._leads()):
             return

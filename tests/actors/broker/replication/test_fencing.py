@@ -11,9 +11,9 @@ from typing import Any
 import orjson
 import pytest
 
-from actors.broker.replication.group_epochs import FENCED_FILE
 from actors.broker.service import BrokerService
 from actors.nameserver.service import NameserverService
+from actors.raft.epoch_file import FENCED_FILE
 from actors.remoting.codes import RequestCode, ResponseCode
 from actors.remoting.headers import CreateTopicHeader
 from cluster.client import aio
