@@ -11,12 +11,15 @@ A log of a group never ends with a blank: `read` returns a blank only with the r
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
+import numpy as np
+
 from actors.raft.group_record import GROUP_TOPIC, GroupRecordBody, decode_group_record, encode_group_record
 from actors.raft.history import GroupRecord
 from actors.raft.members import Member, Members
 from actors.raft.state import LogState
 from store.commitlog.holes import Hole
 from store.commitlog.positions import Positions
+from store.kernels import walk
 from store.message.buffers import Buffer
 from store.message.record import BLANK_BYTES, MAGIC, MAGIC_BLANK, RecordDraft, decode_record
 from store.message_store import MessageStore
@@ -192,7 +195,13 @@ class GroupLog:
             blank = None
 
     def read(self, offset: int, max_bytes: int) -> bytes:
-        """Return whole records from `offset` on: as many as fit, at least one, and no blank at the end."""
+        """Return whole records from `offset` on: as many as fit, at least one, and no blank at the end.
+
+        They may end at the end of a log file, although more would fit.
+        """
+        data = self._store.log_bytes(offset, max_bytes)
+        if (size := _records_bytes(data, offset)) > 0:
+            return bytes(data[:size])
         pieces, size, kept = [], 0, 0
         for part in self.parts(offset, self.end):
             part_bytes = part.end - part.offset
@@ -248,3 +257,10 @@ class GroupLog:
         """Confirm the log up to `offset`, and call the callbacks of the sends that wait for it."""
         self._confirm.raise_to(offset)
         self._store.confirm()
+
+
+def _records_bytes(data: memoryview, offset: int) -> int:
+    """Return how many of the log bytes at `offset` are whole records, before a blank or an invalid one."""
+    found = np.zeros(walk.SCAN_FIELDS, dtype=np.int64)
+    buffer = np.frombuffer(data, dtype=np.uint8)
+    return int(walk.scan_records(buffer, 0, len(data), offset, False, found)[0])
