@@ -156,7 +156,13 @@ def _build(
     meta, services, table_services = build_meta(parts, tables, lambda: driver.accepts_sends)
     broker = RaftBroker(parts, replica, addresses, meta, restart)
     driver = RaftDriver(node, replica.log, loop.store, replica.term_file, parts.clock, addresses, broker)
-    loop.end_of_turn.on_written(driver.end_turn)
+
+    def end_turn() -> None:
+        if not (driver.is_leader or settings.slave_read_enable):
+            loop.flusher.await_flush()  # the next fetch acknowledges it, and no client waits
+        driver.end_turn()
+
+    loop.end_of_turn.on_written(end_turn)
     loop.store.retention.keep_from(driver.needed_offset)
 
     async def start() -> None:

@@ -199,3 +199,31 @@ def test_any_exception_of_a_flush_fails_the_store(tmp_path: Path, fault: Excepti
         store.close()
 
     run(story)
+
+
+def test_awaited_flush_is_handled_in_the_same_turn() -> None:
+    async def story(store: FakeStore, flusher: Flusher, progress: asyncio.Queue[None]) -> None:
+        job = ControlledJob()
+        job.may_end.set()
+        store.dirty.append(job)
+        flusher.flush_if_idle()
+        flusher.await_flush(round(LIMIT_S * 1e9))
+        assert store.done == [job]
+        assert progress.empty()
+        flusher.await_flush()  # there is none in flight
+
+    with_flusher(story, sync=True)
+
+
+def test_flush_that_takes_long_is_not_awaited_to_its_end() -> None:
+    async def story(store: FakeStore, flusher: Flusher, progress: asyncio.Queue[None]) -> None:
+        job = ControlledJob()
+        store.dirty.append(job)
+        flusher.flush_if_idle()
+        flusher.await_flush()
+        assert not store.done
+        job.may_end.set()
+        await asyncio.wait_for(progress.get(), LIMIT_S)
+        assert store.done == [job]
+
+    with_flusher(story, sync=True)
