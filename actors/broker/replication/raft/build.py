@@ -94,6 +94,11 @@ class RaftBroker:
         """Request a turn of the event loop, which flushes and dispatches."""
         self._parts.loop.server.request_tick()
 
+    def await_flush(self) -> None:
+        """Wait briefly for the flush in flight, unless clients may wait for this replica."""
+        if not self._parts.settings.slave_read_enable:
+            self._parts.loop.flusher.await_flush()
+
     # ---- role ----------------------------------------------------------------------------------------------
 
     def _want(self, role: Role, term: int) -> None:
@@ -156,13 +161,7 @@ def _build(
     meta, services, table_services = build_meta(parts, tables, lambda: driver.accepts_sends)
     broker = RaftBroker(parts, replica, addresses, meta, restart)
     driver = RaftDriver(node, replica.log, loop.store, replica.term_file, parts.clock, addresses, broker)
-
-    def end_turn() -> None:
-        if not (driver.is_leader or settings.slave_read_enable):
-            loop.flusher.await_flush()  # the next fetch acknowledges it, and no client waits
-        driver.end_turn()
-
-    loop.end_of_turn.on_written(end_turn)
+    loop.end_of_turn.on_written(driver.end_turn)
     loop.store.retention.keep_from(driver.needed_offset)
 
     async def start() -> None:

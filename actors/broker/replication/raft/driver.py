@@ -80,6 +80,9 @@ class Broker(Protocol):
     def request_tick(self) -> None:
         """Request a turn of the event loop, which flushes and dispatches."""
 
+    def await_flush(self) -> None:
+        """Wait briefly for the flush in flight; called by a follower."""
+
 
 class RaftDriver:
     """Drives the node of one replica."""
@@ -215,6 +218,8 @@ class RaftDriver:
     def end_turn(self) -> None:
         """Report what this turn has appended, flushed or deleted; called before it is confirmed."""
         if self._is_running:
+            if not self.is_leader:
+                self._broker.await_flush()  # so that the fetch that waits acknowledges it
             self._report_log()
 
     def _feed(self, message: Input) -> None:

@@ -210,7 +210,7 @@ def test_awaited_flush_is_handled_in_the_same_turn() -> None:
         flusher.await_flush(round(LIMIT_S * 1e9))
         assert store.done == [job]
         assert progress.empty()
-        flusher.await_flush()  # there is none in flight
+        flusher.await_flush()  # without one in flight
 
     with_flusher(story, sync=True)
 
