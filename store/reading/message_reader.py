@@ -34,6 +34,9 @@ _SIZE = Struct(">i")  # a record begins with its size
 _QUEUE_OFFSET = Struct(f">{QUEUE_OFFSET}xq")
 # A bulk read reads at least this many units.
 _BULK_UNITS_MIN = 4096
+# Shorter ranges of records are copied into one slice: 32 slices take 7 % of a pull's time.
+_JOINED_BYTES = 8 * 1024
+_JOINED_MIN = 4
 _NO_CODES = np.zeros(0, dtype=np.int64)
 _REPORTED_MAX = 4096  # damaged offsets to remember, so that each is logged once
 
@@ -57,8 +60,8 @@ class GetMessageStatus(IntEnum):
 class GetMessageResult:
     """Result of a read.
 
-    Each slice contains one or more complete records; records that are adjacent in the CommitLog share a
-    slice.
+    Each slice contains one or more complete records: adjacent ones of the mapped CommitLog, or a copy of
+    small ones that are not adjacent.
     """
 
     status: GetMessageStatus
@@ -101,6 +104,7 @@ class MessageReader:
         self._log = log
         self._now_ns = clock.monotonic_ns
         self._progress = np.zeros(kernel.READ_FIELDS, dtype=np.int64)
+        self._counts = self._progress.data  # the same memory, faster to access in Python
         self._runs = np.zeros((kernel.RUNS_MAX, 2), dtype=np.int64)
         self._spans = np.zeros((kernel.SPANS_MAX, 2), dtype=np.int64)
         self.bad_units = 0  # skipped units that do not lead to their records
@@ -166,23 +170,23 @@ class MessageReader:
         max_bytes: int,
         wanted: MessageFilter,
     ) -> None:
-        progress = self._progress
-        progress[:] = 0
-        count = len(units) // UNIT_BYTES
+        counts = self._counts
+        self._progress.fill(0)
+        positions, count = self._log.positions, len(units) // UNIT_BYTES
         filters = wanted.reads_units
         codes = wanted.accepted_codes(units) if filters else _NO_CODES
         topic = np.frombuffer(queue.topic.encode(), dtype=np.uint8)
         first = result.next_begin_offset
         rejected_bytes = 0
         ends_ns = self._now_ns() + _FILTER_BUDGET_NS if wanted.reads_records else 0
-        while progress[kernel.READ_UNITS] < count and rejected_bytes < _FILTER_SCAN_BYTES:
-            unit = int(progress[kernel.READ_UNITS]) * UNIT_BYTES
-            physical_offset = int.from_bytes(units[unit : unit + 8].tobytes(), "big", signed=True)
-            if not self._log.positions.min <= physical_offset < self._log.positions.written:
-                self._skip_bad(queue, first + int(progress[kernel.READ_UNITS]), physical_offset)
+        while counts[kernel.READ_UNITS] < count and rejected_bytes < _FILTER_SCAN_BYTES:
+            unit = counts[kernel.READ_UNITS] * UNIT_BYTES
+            physical_offset = UNIT.unpack_from(units.data, unit)[0]
+            if not positions.min <= physical_offset < positions.written:
+                self._skip_bad(queue, first + counts[kernel.READ_UNITS], physical_offset)
                 continue
             file = self._log.file_at(physical_offset)
-            limit = min(self._log.positions.written, file.end) - file.base
+            limit = min(positions.written, file.end) - file.base
             if self._log.may_be_cold(physical_offset):
                 try:
                     max_messages = self._require_resident(
@@ -194,7 +198,7 @@ class MessageReader:
                     break  # do not examine the rejected records again: the next read resumes here
             runs, status = kernel.gather_records(
                 file.array, limit, file.base, units, first, queue.queue_id, topic, codes, filters,
-                max_messages, max_bytes, progress, self._runs,
+                max_messages, max_bytes, self._progress, self._runs,
             )  # fmt: skip
             if runs:
                 result.log_end = file.base + int(self._runs[runs - 1, 1])
@@ -204,16 +208,16 @@ class MessageReader:
                 self._put_back(file.view, left, first)
                 break
             if status == kernel.BAD_UNIT:
-                self._skip_bad(queue, first + int(progress[kernel.READ_UNITS]), physical_offset)
+                self._skip_bad(queue, first + counts[kernel.READ_UNITS], physical_offset)
             elif status == kernel.ENOUGH and not rejected:
                 break
-        if progress[kernel.READ_FILLERS]:
-            self._report_gap(queue, first, units[: int(progress[kernel.READ_UNITS]) * UNIT_BYTES])
-        result.message_count = int(progress[kernel.READ_MESSAGES])
-        result.size_bytes = int(progress[kernel.READ_BYTES])
+        if counts[kernel.READ_FILLERS]:
+            self._report_gap(queue, first, units[: counts[kernel.READ_UNITS] * UNIT_BYTES])
+        result.message_count = counts[kernel.READ_MESSAGES]
+        result.size_bytes = counts[kernel.READ_BYTES]
         if result.message_count:
             self._mean_bytes = max(result.size_bytes // result.message_count, MIN_RECORD_BYTES)
-        result.next_begin_offset = first + int(progress[kernel.READ_UNITS])
+        result.next_begin_offset = first + counts[kernel.READ_UNITS]
 
     def _take(
         self, view: memoryview, runs: int, result: GetMessageResult, wanted: MessageFilter, ends_ns: int
@@ -223,9 +227,13 @@ class MessageReader:
         Returns the bytes of the records that do not match, and the runs of those that were not examined,
         because `ends_ns` has passed. At least one record is examined.
         """
-        slices, progress, rejected_bytes = result.slices, self._progress, 0
+        slices, counts, rejected_bytes = result.slices, self._counts, 0
         ranges: list[tuple[int, int]] = self._runs[:runs].tolist()
         left: list[tuple[int, int]] = []
+        is_small = counts[kernel.READ_BYTES] < runs * _JOINED_BYTES
+        if is_small and runs >= _JOINED_MIN and not wanted.reads_records:
+            slices.append(memoryview(b"".join([view[begin:end] for begin, end in ranges])))
+            return 0, left
         for number, (begin, end) in enumerate(ranges):
             if not wanted.reads_records:
                 slices.append(view[begin:end])
@@ -238,7 +246,7 @@ class MessageReader:
                         slices.append(view[first:position])
                     first = following
                     rejected_bytes += following - position
-                    progress[kernel.READ_MESSAGES] -= 1
+                    counts[kernel.READ_MESSAGES] -= 1
                 position = following
                 if self._now_ns() >= ends_ns:
                     rest = ((position, end), *ranges[number + 1 :])
@@ -247,18 +255,18 @@ class MessageReader:
                 slices.append(view[first:position])
             if left:
                 break
-        progress[kernel.READ_BYTES] -= rejected_bytes
+        counts[kernel.READ_BYTES] -= rejected_bytes
         return rejected_bytes, left
 
     def _put_back(self, view: memoryview, ranges: list[tuple[int, int]], first_offset: int) -> None:
         """Set the progress of a read back to the first of the records in `ranges`."""
-        progress = self._progress
-        progress[kernel.READ_UNITS] = _QUEUE_OFFSET.unpack_from(view, ranges[0][0])[0] - first_offset
+        counts = self._counts
+        counts[kernel.READ_UNITS] = _QUEUE_OFFSET.unpack_from(view, ranges[0][0])[0] - first_offset
         for position, end in ranges:
             while position < end:
                 size = _SIZE.unpack_from(view, position)[0]
-                progress[kernel.READ_MESSAGES] -= 1
-                progress[kernel.READ_BYTES] -= size
+                counts[kernel.READ_MESSAGES] -= 1
+                counts[kernel.READ_BYTES] -= size
                 position += size
 
     def _require_resident(
@@ -277,8 +285,8 @@ class MessageReader:
         the caller must limit the read. It is less than `max_messages` if the records are in many different
         places, because loading all of them would take long.
         """
-        residency, progress = self._log.residency, self._progress
-        first = int(progress[kernel.READ_UNITS]) * UNIT_BYTES
+        residency, counts = self._log.residency, self._counts
+        first = counts[kernel.READ_UNITS] * UNIT_BYTES
         begin = UNIT.unpack_from(units.data, first)[0] - file.base
         last, size, _ = UNIT.unpack_from(units.data, len(units) - UNIT_BYTES)
         end = last - file.base + size
@@ -286,8 +294,8 @@ class MessageReader:
         if is_short and residency.missing_range(file, begin, min(end, limit)) is None:
             return max_messages
         spans, messages = kernel.record_spans(
-            limit, file.base, units, codes, filters, max_messages, max_bytes, progress, JOINED_GAP_BYTES,
-            self._spans,
+            limit, file.base, units, codes, filters, max_messages, max_bytes, self._progress,
+            JOINED_GAP_BYTES, self._spans,
         )  # fmt: skip
         found = [residency.missing_range(file, begin, end) for begin, end in self._spans[:spans].tolist()]
         lacks = [each for each in found if each is not None]
@@ -300,7 +308,7 @@ class MessageReader:
 
         Later units are then served.
         """
-        self._progress[kernel.READ_UNITS] += 1
+        self._counts[kernel.READ_UNITS] += 1
         self.bad_units += 1
         if self._is_first_report(queue, offset):
             _log.error(

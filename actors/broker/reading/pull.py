@@ -5,7 +5,7 @@
                                         └── without a wait time ────────────► response
 
 A held pull is read again when a matching message arrives or when its wait time ends (long polling). The
-response contains slices of the memory-mapped CommitLog; no message body is copied.
+response contains slices of the memory-mapped CommitLog; only small messages are copied, into one slice.
 """
 
 from __future__ import annotations
