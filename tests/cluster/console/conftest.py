@@ -10,7 +10,9 @@ from typing import Any
 
 import pytest
 
-from cluster.client import Admin
+from actors.remoting.signing import Credentials, write_credentials
+from cluster.client import Admin, Producer, PushConfig, PushConsumer, reconsume_later
+from cluster.client.config import ClientConfig
 from cluster.client.transport.loop_thread import LoopThread
 from cluster.console.console_settings import ConsoleSettings
 from cluster.console.service import ConsoleService
@@ -19,6 +21,7 @@ from tests.cluster.client.conftest import Cluster
 from tests.eventually import LIMIT_S, eventually
 
 API = "/api/v1"
+FAILING = PushConfig(retry="broker", sync_interval_ms=100, commit_interval_ms=50)
 
 
 class Console:
@@ -131,3 +134,45 @@ def consoles() -> Iterator[Callable[..., Console]]:
 def admin(cluster: Cluster) -> Iterator[Admin]:
     with Admin(cluster.address) as opened:
         yield opened
+
+
+@pytest.fixture
+def dead(cluster: Cluster, console: Console) -> str:
+    """Return the name of a topic, and of a group that has three dead letters of it."""
+    name = cluster.topic(queues=1)
+    with Producer(cluster.address, group="console-test") as producer:
+        for number in range(3):
+            producer.send(name, f"dead {number}", keys=f"d{number}")
+    with PushConsumer(
+        cluster.address, name, lambda _messages: reconsume_later(-1), config=FAILING
+    ) as consumer:
+        consumer.subscribe(name)
+        eventually(lambda: {"group": name, "dead_letters": 3} in console.get("/dead-letters"))
+    return name
+
+
+@pytest.fixture
+def protected(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, consoles: Callable[..., Console]
+) -> Iterator[Console]:
+    """A console of a broker with access control, with root logged in."""
+    path = tmp_path / "inner.key"
+    write_credentials(path, Credentials("inner", "inner-secret"))
+    monkeypatch.setenv("RAYMQ_CREDENTIALS", str(path))
+    cluster = Cluster(
+        tmp_path / "stores",
+        brokers=1,
+        authentication_enabled=True,
+        authorization_enabled=True,
+        inner_credentials_file=path,
+    )
+    cluster.await_registration()
+    with Admin(
+        config=ClientConfig(cluster.addresses, access_key="inner", secret_key="inner-secret")
+    ) as admin:
+        admin.put_user("root", "root-secret", is_super=True)
+    console = consoles(cluster)
+    _, _, headers = console.request("POST", f"{API}/login", {"user": "root", "secret": "root-secret"})
+    console.cookie = headers["Set-Cookie"].partition(";")[0]
+    yield console
+    cluster.stop()

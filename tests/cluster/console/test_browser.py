@@ -55,9 +55,15 @@ class Visitor:
         (main.get_by_text(shown) if shown is not None else main.locator("h1")).first.wait_for()
         return self.page.locator("main").inner_text()
 
-    def change(self, button: str, fields: dict[str, str] | None = None) -> tuple[str, str]:
-        """Press a button, fill in the form of its dialog, confirm; return preview and result."""
-        self.page.get_by_role("button", name=button).click()
+    def change(
+        self, button: str, fields: dict[str, str] | None = None, row: str | None = None
+    ) -> tuple[str, str]:
+        """Press a button, of a row or of the page, fill in the form of its dialog, confirm.
+
+        Returns preview and result.
+        """
+        place = self.page if row is None else self.page.locator("tbody tr", has_text=row)
+        place.get_by_role("button", name=button).click()
         dialog = self.page.locator("dialog[open]")
         for title, value in (fields or {}).items():
             heading = self.page.locator(f"span:text-is('{title}')")
@@ -200,6 +206,61 @@ def test_broker_is_changed_after_previews(visitor: Visitor, admin: Admin) -> Non
 
 
 @pytest.mark.extended
+def test_users_and_rules_are_changed_after_previews(browser: Browser, protected: Console) -> None:
+    context = browser.new_context()
+    visitor = Visitor(context.new_page(), protected)
+    visitor.page.goto(f"{protected.url}#/access")
+    visitor.page.get_by_label("user").fill("root")
+    visitor.page.get_by_label("secret key").fill("root-secret")
+    visitor.page.get_by_role("button", name="Log in").click()
+    visitor.page.get_by_text("Create user…").wait_for()
+    secret = {"name": "alice", "secret key": "alice-secret"}
+    assert visitor.change("Create user…", secret) == ("would create user alice", "created user alice")
+    rule = {"resources": "Topic:orders Topic:bills", "actions": "Pub, Sub"}
+    rules = "alice Pub, Sub on Topic:orders, Topic:bills, instead of 0 earlier rules"
+    assert visitor.change("add rule…", rule, row="alice") == (f"would allow {rules}", f"allow {rules}")
+    denied = visitor.change(
+        "add rule…", {"resources": "Topic:bills", "actions": "Pub", "deny": "yes"}, row="alice"
+    )
+    assert denied[0] == "would deny alice Pub on Topic:bills, instead of 1 earlier rules"
+    assert visitor.change("change…", {"enabled": "no"}, row="alice")[0] == "would change user alice"
+    assert protected.get("/users")[0]["status"] == "disable"
+    visitor.visit("access?tab=rules", "Topic:bills")
+    deleted = visitor.change("delete…", row="Topic:orders")
+    assert deleted[0] == "would delete the rule of alice for Topic:orders"
+    found = [(each["resource"], each["decision"]) for each in protected.get("/rules")]
+    assert found == [("Topic:bills", "Deny")]
+    visitor.visit("access", "root")
+    assert visitor.change("delete…", row="alice")[0] == "would delete user alice and 1 rules"
+    assert [each["user"] for each in protected.get("/users")] == ["root"]
+    assert "alice-secret" not in visitor.visit("changes", "made through this console")
+    context.close()
+    assert visitor.errors == []
+
+
+@pytest.mark.extended
+def test_dead_letters_are_resent_and_purged_after_previews(
+    visitor: Visitor, console: Console, admin: Admin, dead: str
+) -> None:
+    visitor.visit(f"dead-letters/{dead}", "3 shown")
+    [letter] = [each for each in console.get(f"/dead-letters/{dead}") if each["keys"] == "d1"]
+    preview, done = visitor.change("resend…", {"send to": "topic"}, row="dead 1")
+    target = f"1 dead letters of {dead} to their topics, so all groups receive them"
+    assert (preview, done) == (f"would send {target}", f"sent {target}")
+    visitor.page.get_by_text("2 shown").wait_for()
+    assert sum(admin.end_offsets(dead).values()) == 4
+    assert letter["id"] not in {each["id"] for each in console.get(f"/dead-letters/{dead}")}
+    old = visitor.change("Purge…", {"only those stored before": "-1d"})
+    assert old[0].startswith(f"would purge 0 dead letters of {dead}")
+    preview, done = visitor.change("Purge…", {"only those stored before": ""})
+    assert preview.startswith(f"would purge 2 dead letters of {dead}")
+    assert done.startswith(f"purged 2 dead letters of {dead}")
+    visitor.page.get_by_text("no dead letter is pending").wait_for()
+    visitor.page.get_by_role("button", name="show handled ones").click()
+    visitor.page.get_by_text("3 shown").wait_for()
+
+
+@pytest.mark.extended
 def test_hostile_names_are_shown_as_text_on_every_page(visitor: Visitor, filled: str) -> None:
     """A broker could return any name, so the responses of the API are replaced by hostile ones."""
 
@@ -254,6 +315,46 @@ def test_five_thousand_topics_are_usable(
     visitor.page.get_by_role("searchbox", name="filter").fill("many-04999")
     visitor.page.get_by_text("1 match").wait_for()
     visitor.visit("", "Busiest topics")
+    context.close()
+    assert visitor.errors == []
+
+
+@pytest.mark.extended
+def test_two_thousand_groups_are_usable(
+    browser: Browser, consoles: Callable[..., Console], own_cluster: Cluster
+) -> None:
+    from concurrent.futures import ThreadPoolExecutor
+
+    def create(first: int) -> None:
+        with Admin(own_cluster.address) as admin:
+            for number in range(first, first + 200):
+                admin.put_group(SubscriptionGroupConfig(f"many-{number:04}"))
+                admin.commit_offsets(f"many-{number:04}", {queue: number % 7})
+
+    queue = MessageQueue(own_cluster.topic(queues=1), "a", 0)
+    with Producer(own_cluster.address, group="browser") as producer:
+        for _ in range(9):
+            producer.send(queue.topic, "body", queue=queue)
+    with ThreadPoolExecutor(10) as threads:
+        list(threads.map(create, range(0, 2_000, 200)))
+    console = consoles(own_cluster)
+    context = browser.new_context()
+    visitor = Visitor(context.new_page(), console)
+    visitor.visit("groups?match=many", "2,000 match")
+    assert visitor.page.locator("tbody tr").count() == 50
+    visitor.page.get_by_role("button", name="next page").click()
+    visitor.page.get_by_text("many-0050").wait_for()
+    visitor.page.get_by_role("button", name="lag", exact=True).click()
+    visitor.page.locator("th[aria-sort=descending]").wait_for()
+    visitor.page.get_by_text("many-0007").wait_for()
+    assert [each["lag"] for each in console.get("/groups?sort=-lag&size=2")["rows"]] == [9, 9]
+    visitor.page.get_by_role("searchbox", name="filter").fill("many-1999")
+    visitor.page.get_by_text("1 match").wait_for()
+    assert "many-1999" in visitor.page.locator("tbody").inner_text()
+    visitor.visit("groups/many-1999", "Reset…")
+    visitor.visit(f"topics/{queue.topic}?tab=groups", "2,000 rows")
+    visitor.visit("clients", "connected")
+    visitor.visit("", "Highest lag")
     context.close()
     assert visitor.errors == []
 

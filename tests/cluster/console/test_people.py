@@ -2,32 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from pathlib import Path
-
 import pytest
 
-from actors.remoting.signing import Credentials, write_credentials
-from cluster.client import Admin, Message, Producer, ProducerConfig, PushConfig, PushConsumer, reconsume_later
-from cluster.client.config import ClientConfig
+from cluster.client import Message, Producer, ProducerConfig, PushConfig, PushConsumer
 from tests.cluster.client.conftest import Cluster
-from tests.cluster.console.conftest import API, Console
+from tests.cluster.console.conftest import Console
 from tests.eventually import eventually
-
-DEAD = PushConfig(retry="broker", sync_interval_ms=100, commit_interval_ms=50)
-
-
-@pytest.fixture
-def dead(cluster: Cluster, console: Console) -> str:
-    """Return the name of a topic, and of a group that has three dead letters of it."""
-    name = cluster.topic(queues=1)
-    with Producer(cluster.address, group="console-test") as producer:
-        for number in range(3):
-            producer.send(name, f"dead {number}", keys=f"d{number}")
-    with PushConsumer(cluster.address, name, lambda _messages: reconsume_later(-1), config=DEAD) as consumer:
-        consumer.subscribe(name)
-        eventually(lambda: {"group": name, "dead_letters": 3} in console.get("/dead-letters"))
-    return name
 
 
 def test_dead_letters_are_shown_resent_and_purged(console: Console, dead: str) -> None:
@@ -93,33 +73,6 @@ def test_pending_timers_are_counted_by_topic(console: Console, cluster: Cluster)
     with Producer(cluster.address, group="console-test") as producer:
         producer.send(Message(name, b"later", delay_ms=3_600_000))
     eventually(lambda: sum(console.get(f"/brokers/{each}/timers").get(name, 0) for each in "ab") == 1)
-
-
-@pytest.fixture
-def protected(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, consoles: Callable[..., Console]
-) -> Iterator[Console]:
-    """A console of a broker with access control, with root logged in."""
-    path = tmp_path / "inner.key"
-    write_credentials(path, Credentials("inner", "inner-secret"))
-    monkeypatch.setenv("RAYMQ_CREDENTIALS", str(path))
-    cluster = Cluster(
-        tmp_path / "stores",
-        brokers=1,
-        authentication_enabled=True,
-        authorization_enabled=True,
-        inner_credentials_file=path,
-    )
-    cluster.await_registration()
-    with Admin(
-        config=ClientConfig(cluster.addresses, access_key="inner", secret_key="inner-secret")
-    ) as admin:
-        admin.put_user("root", "root-secret", is_super=True)
-    console = consoles(cluster)
-    _, _, headers = console.request("POST", f"{API}/login", {"user": "root", "secret": "root-secret"})
-    console.cookie = headers["Set-Cookie"].partition(";")[0]
-    yield console
-    cluster.stop()
 
 
 def test_users_and_rules_are_changed_without_showing_secrets(protected: Console) -> None:

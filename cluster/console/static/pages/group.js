@@ -36,7 +36,7 @@ function Queues({ data }) {
 /** Which member holds each queue: asked only while this tab is open, because it takes a request to each member. */
 const Owners = pageOf((name) => [path("groups", name, "owners"), {}], 10_000, ({ of, data, name }) => html`<${Problem} error=${of.error} />
   <${Table} rows=${data} empty="no queue has been assigned" columns=${[{ name: "topic" }, { name: "broker" }, { name: "queue", number: true },
-    { name: "owner", cell: (row) => (row.owner ? html`<a href=${link(["clients"], { group: name, client: row.owner })}>${plain(row.owner)}</a>` : "–") }, { name: "generation", number: true }]} />
+    { name: "owner", cell: (row) => (row.owner ? html`<a href=${link(["clients"], { group: name, client: row.owner })}>${plain(row.owner)}</a>` : "–") }, { name: "generation", number: true, cell: (row) => plain(row.generation) }]} />
   <${Command} line=${of.command} />`);
 
 function Members({ details }) {
