@@ -158,8 +158,8 @@ TABLES = [
     "user list", "acl list",
 ]  # fmt: skip
 PROGRESS = {"console", "metrics",
-    "up", "down", "restart", "promote", "transfer", "drain", "status", "autoscale", "logs", "send", "store",
-    "reindex", "replica", "export", "import", "demo", "bench", "version",
+    "up", "down", "restart", "promote", "transfer", "migrate", "drain", "status", "autoscale", "logs", "send",
+    "store", "reindex", "replica", "export", "import", "demo", "bench", "version",
 }  # fmt: skip
 """Commands without a table of a running cluster, or that need Ray or a store; other tests run them."""
 
