@@ -17,8 +17,7 @@ from tests.eventually import NEVER_S
 from tests.faults.raft.storm import REPLICAS, RaftStorm
 from tests.faults.storm_run import DURATION_S, print_seed, run_storm
 
-pytestmark = [pytest.mark.faults, pytest.mark.extended, pytest.mark.flaky(reruns=0)]
-"""Not repeated: another run has another interleaving, and a failure must not be hidden."""
+pytestmark = [pytest.mark.faults, pytest.mark.extended]
 
 PAUSE_S = 30.0
 JUMP_MS = 3_600_000
@@ -26,6 +25,8 @@ SMALL_JUMP_MS = 5_000
 """Less than most timers wait: a message that is delivered early by more than this is found."""
 
 
+# A repeated run has another interleaving: a failure must not be hidden.
+@pytest.mark.flaky(reruns=0)
 @pytest.mark.timeout(NEVER_S)
 def test_faults_in_turn_lose_and_reorder_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Kills of the leader, a follower and two, a pause of 30 s, and clocks that jump by an hour."""
@@ -65,6 +66,7 @@ def test_faults_in_turn_lose_and_reorder_nothing(tmp_path: Path, capsys: pytest.
         print(f"\n{len(storm.acknowledged):,} acknowledged; outages: {shown}")  # noqa: T201 - the figures of docs/faults.md
 
 
+@pytest.mark.flaky(reruns=0)
 @pytest.mark.timeout(DURATION_S + NEVER_S)
 def test_storm_of_faults_loses_and_reorders_nothing(tmp_path: Path) -> None:
     """Kills, pauses and clock jumps of one or two replicas at random; members come, leave and die."""
