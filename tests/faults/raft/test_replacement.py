@@ -14,7 +14,6 @@ from tests.faults.raft.processes import Processes
 from tests.faults.raft.sending import check_logs, sending, stores_of
 
 
-@pytest.mark.flaky(reruns=0)
 @pytest.mark.extended
 def test_lost_disk_is_replaced_by_command_under_load(tmp_path: Path) -> None:
     async def story() -> None:
