@@ -203,7 +203,8 @@ class Appender:
             raise self._no_space(error) from error
         # A promoted replica must not write earlier times than the replica that it replaces.
         self.last_timestamp = max(self.last_timestamp, timestamp)
-        self._positions.awaited = self._positions.written
+        if self.awaited:  # of which queues the records are is not known
+            self._positions.awaited = self._positions.written
         self.assigned_is_known = False
 
     def _mark_awaited(self, topic: str, queue_id: int) -> None:
