@@ -44,6 +44,16 @@ def test_promoted_replica_never_writes_earlier_times(stores, draft, clock, sourc
     assert copy.append(draft()).store_timestamp >= last
 
 
+def test_raw_bytes_count_as_awaited_if_any_queue_is_awaited(stores, source):
+    copy = stores.open("copy")
+    data, half = log_of(source), FILE_BYTES
+    copy.append_raw(0, data[:half])
+    assert copy.positions.awaited == 0
+    copy.await_messages({("Another", 7)})
+    copy.append_raw(half, data[half:])
+    assert copy.positions.awaited == copy.positions.written == len(data)
+
+
 def size_of_last(store) -> int:
     """Return the size in bytes of the last record of the log."""
     position = FILE_BYTES
