@@ -12,16 +12,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from functools import partial
 from typing import Any, Protocol
 
 from actors.broker.replication.group_log import GroupLog
 from actors.broker.replication.raft.addresses import MemberAddresses
-from actors.broker.replication.raft.late_messages import WAIT_MS, LateMessages
 from actors.broker.replication.raft.renewal import forget_rebuild, require_rebuild
 from actors.raft import effects as do
 from actors.raft.members import Member, Members, NotAllowed
-from actors.raft.messages import FetchRequest, LeaderNotice, Message
+from actors.raft.messages import LeaderNotice, Message
 from actors.raft.node import (
     Appended,
     Damaged,
@@ -113,11 +111,9 @@ class RaftDriver:
         self._opening: tuple[int, int] | None = None
         """The term that this replica leads, and the CommitLog offset that it must have flushed to open."""
         self._end, self._flushed, self._min = log.end, log.flushed, log.min
-        self._late = LateMessages()
-        self._late_timer: asyncio.TimerHandle | None = None
         self._do: dict[type, Callable[[Any], None]] = {
             do.SaveTerm: lambda effect: self._term_file.write(effect.saved),
-            do.Send: self._send,
+            do.Send: lambda effect: self._broker.send(effect.to, effect.message),
             do.SendRecords: self._send_records,
             do.SendRepair: self._send_repair,
             do.Append: self._append,
@@ -159,11 +155,8 @@ class RaftDriver:
         """Take no further part; waiting acknowledgements fail."""
         self._is_running = False
         self._store.positions.shortage = NO_LEADER
-        for timer in (self._timer, self._late_timer):
-            if timer is not None:
-                timer.cancel()
-        self._late.clear()
-        self._late_timer = None
+        if self._timer is not None:
+            self._timer.cancel()
         self._abandon("this replica is being stopped")
 
     # ---- input ---------------------------------------------------------------------------------------------
@@ -181,8 +174,6 @@ class RaftDriver:
                 f"{sender} is not a member of the group: a replica that has lost its store must be replaced",
             )
         self._addresses.receive(sender, address)
-        if isinstance(message, FetchRequest):
-            self._late.fetched(message)
         self._feed(message)
 
     def _is_known(self, sender: Member) -> bool:
@@ -219,7 +210,7 @@ class RaftDriver:
         """Report what this turn has appended, flushed or deleted; called before it is confirmed."""
         if self._is_running:
             if not self.is_leader:
-                self._broker.await_flush()  # so that the fetch that waits acknowledges it
+                self._broker.await_flush()  # so that it is acknowledged in this turn
             self._report_log()
 
     def _feed(self, message: Input) -> None:
@@ -238,7 +229,6 @@ class RaftDriver:
                 return
             self._end = log.end
             self._run(lambda: self.node.on(Appended(self._end), self._now()))
-            self._repeat_fetches()
         if log.flushed != self._flushed and self._is_running:
             self._flushed = log.flushed
             self._run(lambda: self.node.on(Flushed(self._flushed), self._now()))
@@ -294,32 +284,6 @@ class RaftDriver:
         except Exception as error:
             self._fail(f"{type(error).__name__}: {error}")
             raise
-
-    def _send(self, effect: do.Send) -> None:
-        to, message, log = effect.to, effect.message, self._log
-        if not self._late.delays(to, message, is_flushed=log.flushed >= log.end):
-            self._broker.send(to, self._late.joined(to, message))
-        self._arm_late()
-
-    def _repeat_fetches(self) -> None:
-        for fetch in self._late.take_fetches():
-            if self._is_running:
-                self._run(partial(self.node.on, fetch, self._now()))
-        self._arm_late()
-
-    def _arm_late(self) -> None:
-        if self._late.has_waiting == (self._late_timer is not None):
-            return
-        if self._late_timer is None:
-            self._late_timer = asyncio.get_running_loop().call_later(WAIT_MS / 1000, self._send_late)
-        else:
-            self._late_timer.cancel()
-            self._late_timer = None
-
-    def _send_late(self) -> None:
-        self._late_timer = None
-        for to, message in self._late.take_due().items():
-            self._broker.send(to, message)
 
     def _send_records(self, effect: do.SendRecords) -> None:
         records = self._log.read(effect.message.offset, READ_BYTES)
@@ -391,7 +355,6 @@ class RaftDriver:
     def _lose_leadership(self, effect: do.LoseLeadership) -> None:
         _log.warning("raft_leadership_lost", reason=effect.reason)
         self._opening = None
-        self._late.clear()
         self._store.positions.shortage = NO_LEADER  # before a foreign byte: services stop later
         self._abandon(f"this replica does not lead its group any more: {effect.reason}; send again")
         self._broker.lose_leadership()
