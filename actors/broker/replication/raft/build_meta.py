@@ -60,7 +60,11 @@ def build_meta(
     """Build the replication of the tables, and its services."""
     root = parts.settings.store_root
     timer = TimerKind(lambda: _saved_timer(root))
-    kinds = {**dict(kinds_of(parts.tables, parts.groups.locks)), **_access_kinds(parts), "timer": timer}
+    kinds = {
+        **dict(kinds_of(parts.tables, parts.groups.locks, leads)),
+        **_access_kinds(parts),
+        "timer": timer,
+    }
     meta = MetaLog(parts.loop.store, confirmed, kinds, leads)
     parts.tables.subscribe(lambda name: meta.changed(TOPIC, name), lambda name: meta.changed(GROUP, name))
 

@@ -6,7 +6,7 @@ from collections.abc import Collection
 from typing import Final
 
 from actors.broker.replication.raft.meta_log import MetaLog
-from actors.broker.replication.raft.table_kinds import LOCK, MODE, OFFSET, POLICY, USER
+from actors.broker.replication.raft.table_kinds import LOCK, MODE, OFFSET, POLICY, RESET, USER
 from actors.remoting.codes import RequestCode
 from actors.remoting.command import RemotingCommand
 from actors.remoting.request import RequestContext
@@ -21,7 +21,7 @@ CONFIRMED: Final[dict[int, Collection[str]]] = {
     RequestCode.SET_MESSAGE_REQUEST_MODE: (MODE,),
     RequestCode.LOCK_BATCH_MQ: (LOCK,),
     RequestCode.UNLOCK_BATCH_MQ: (LOCK,),
-    RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: (OFFSET,),
+    RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: (OFFSET, RESET),
     RequestCode.CLONE_GROUP_OFFSET: (OFFSET,),
     RequestCode.AUTH_CREATE_USER: (USER, POLICY),
     RequestCode.AUTH_UPDATE_USER: (USER, POLICY),

@@ -1,8 +1,8 @@
 """The tables of a broker that a Raft group replicates: their entries as JSON, by kind and name.
 
     definitions   topic, group, mode, user, policy            logged when they change
-    progress      offset, generation, lock, delay, order,     logged once per second, if they have changed
-                  timer
+    progress      offset, generation, reset, lock, delay,     logged once per second, if they have changed
+                  order, timer
 
 Values have only what JSON has, so that an entry equals itself after it was logged.
 """
@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, Protocol
 
 from actors.broker.group.queue_locks import QueueLocks
+from actors.broker.metadata.consumer_offsets import ConsumerOffsets
 from actors.broker.metadata.tables import BrokerTables
 from actors.broker.replication.raft.meta_record import Key
 from actors.raft.group_record import GROUP_TOPIC
@@ -25,9 +26,9 @@ from store.metadata import MessageRequestMode, OrderBatch
 from store.timer.timer_checkpoint import TimerCheckpoint
 
 TOPIC, GROUP, MODE, LOCK, OFFSET = "topic", "group", "mode", "lock", "offset"
-GENERATION, ORDER, USER, POLICY = "generation", "order", "user", "policy"
+GENERATION, ORDER, USER, POLICY, RESET = "generation", "order", "user", "policy", "reset"
 DEFINITIONS: Final = frozenset({TOPIC, GROUP, MODE, USER, POLICY})
-_OF_TOPICS: Final = frozenset({MODE, OFFSET, GENERATION, ORDER})
+_OF_TOPICS: Final = frozenset({MODE, OFFSET, GENERATION, ORDER, RESET})
 """Their names begin with that of a topic: `topic@group`."""
 OWN_TOPICS: Final = frozenset({GROUP_TOPIC, META_TOPIC})
 """Each replica creates them from its log."""
@@ -181,6 +182,37 @@ class QueueKind:
         return [[queue, self._encode(queues[queue])] for queue in sorted(queues)]
 
 
+class ResetKind:
+    """Resets of offsets that wait for the group's next pull at the leader, by `topic@group`."""
+
+    def __init__(self, offsets: ConsumerOffsets, leads: Callable[[], bool]) -> None:
+        self._resets = offsets.resets
+        self._leads = leads
+
+    def all(self) -> dict[str, Any]:
+        """Return all entries."""
+        found: dict[str, Any] = {}
+        for (topic, group, queue_id), offset in sorted(self._resets.items()):
+            found.setdefault(f"{topic}@{group}", []).append([queue_id, offset])
+        return found
+
+    def get(self, name: str) -> Any:
+        """Return rows (queue id, offset), sorted."""
+        return self.all().get(name)
+
+    def put(self, name: str, value: Any) -> None:
+        """Replace the resets of a group in a topic; a pull at another replica must not take them."""
+        topic, _, group = name.partition("@")
+        for key in [each for each in self._resets if each[:2] == (topic, group)]:
+            del self._resets[key]
+        if self._leads():
+            self._resets.update(((topic, group, queue_id), offset) for queue_id, offset in value or ())
+
+    def version(self) -> object:
+        """Return the resets themselves: they are few."""
+        return dict(self._resets)
+
+
 class LockKind:
     """Queue locks, by group."""
 
@@ -271,8 +303,13 @@ class TimerKind:
         return self.all()
 
 
-def kinds_of(tables: BrokerTables, locks: QueueLocks) -> Iterator[tuple[str, Kind]]:
-    """Yield the replicated tables, except the timer's, in the order in which a change of all is logged."""
+def kinds_of(
+    tables: BrokerTables, locks: QueueLocks, leads: Callable[[], bool]
+) -> Iterator[tuple[str, Kind]]:
+    """Yield the replicated tables, except the timer's, in the order in which a change of all is logged.
+
+    `leads` returns True while this replica may append.
+    """
     offsets = tables.offsets
 
     def offsets_changed() -> None:
@@ -283,6 +320,7 @@ def kinds_of(tables: BrokerTables, locks: QueueLocks) -> Iterator[tuple[str, Kin
     yield MODE, ModeKind(tables)
     yield OFFSET, QueueKind(lambda: offsets.table.offsets, lambda: offsets.changes, offsets_changed)
     yield GENERATION, QueueKind(lambda: offsets.generations, lambda: offsets.changes, offsets_changed)
+    yield RESET, ResetKind(offsets, leads)
     yield LOCK, LockKind(locks)
     yield "delay", DelayKind(tables)
     yield (

@@ -7,13 +7,16 @@ from pathlib import Path
 from typing import Any
 
 import orjson
+import pytest
 
+from actors.remoting.admin_headers import ResetOffsetHeader
 from actors.remoting.codes import RequestCode, ResponseCode
 from actors.remoting.command import RemotingCommand
 from actors.remoting.headers import CreateTopicHeader
 from tests.actors.broker.brokers import Peer, run
 from tests.actors.broker.replication.raft.groups import Group
 from tests.actors.broker.replication.raft.test_joining import SMALL, confirmed, flip
+from tests.actors.broker.replication.raft.test_member_change import added, changed
 from tests.eventually import eventually_async
 
 
@@ -147,5 +150,55 @@ def test_a_damaged_record_of_tables_is_applied_after_its_repair(tmp_path: Path) 
             await group.of_leader(partial(create_topic, name="later", queues=2), group.peers)
             leader = next(each for each in range(3) if each != other)
             await eventually_async(lambda: tables(group, other) == tables(group, leader))
+
+    run(story)
+
+
+@pytest.mark.extended
+def test_reset_of_offsets_waits_for_the_next_pull_at_the_next_leader(tmp_path: Path) -> None:
+    """Until its next pull the consumer does not know of the reset, and its commits are ignored."""
+
+    async def story() -> None:
+        async with Group(tmp_path) as group:
+            for number in range(3):
+                await group.send(b"%d" % number)
+            await group.of_leader(partial(create_group, name="CG"))
+            await group.of_leader(partial(commit, group="CG", topic="T", offset=3))
+            ext = ResetOffsetHeader("T", "CG", queue_id=0, offset=1).to_ext()
+            ask = partial(Peer.ask, code=RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, ext=ext)
+            first, reset = await group.of_leader(ask)
+            assert reset.code == ResponseCode.SUCCESS, reset.remark
+            group.isolate(first)
+            others = [each for each in range(3) if each != first]
+            ignored = partial(commit, group="CG", topic="T", offset=3)
+            second, response = await group.of_leader(ignored, others)
+            assert response.code == ResponseCode.SUCCESS, response.remark
+            assert (await group.peers[second].committed("CG", "T")).ext["offset"] == "1"
+            pulled = await group.peers[second].pull("T", 3)
+            assert pulled.ext["nextBeginOffset"] == "1"
+            await group.of_leader(partial(commit, group="CG", topic="T", offset=2), [second])
+            assert (await group.peers[second].committed("CG", "T")).ext["offset"] == "2"
+
+    run(story)
+
+
+@pytest.mark.extended
+def test_replica_that_joins_has_all_tables(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with Group(tmp_path) as group:
+            for ask in (
+                partial(create_topic, name="orders", queues=7),
+                partial(create_group, name="audit"),
+                partial(create_group, name="gone"),
+                partial(delete_group, name="gone"),
+                partial(set_mode, topic="orders", group="audit"),
+                partial(commit, group="audit", topic="orders", offset=0),
+            ):
+                leader, response = await group.of_leader(ask)
+                assert response.code == ResponseCode.SUCCESS, response.remark
+            new = await group.start_new(3)
+            await changed(group, **added(group, new))
+            await eventually_async(lambda: tables(group, 3) == tables(group, leader))
+            assert tables(group, 3)["topics"]["orders"]["readQueueNums"] == 7
 
     run(story)
