@@ -146,13 +146,13 @@ def build_broker(
     properties = PropertyWriter(settings, UniqKeyGenerator(identity.host.ip, os.getpid(), clock, rng))
     popping = PoppingGroups(settings, clock)
     reader = QueueReader(store, loop.reads, tables, groups.clients, loop.stats, popping)
+    drain = BrokerDrain(store, loop.reads, tables, groups.clients, loop.stats, clock)
     parts = BrokerParts(
-        live, clock, identity, access, loop, tables, groups, popping, reader, properties, role, registration,
-        client, supervisor,
+        live, clock, identity, access, loop, tables, groups, drain, popping, reader, properties, role,
+        registration, client, supervisor,
     )  # fmt: skip
     capabilities = [feature.build(parts) for feature in features]
     _add_capabilities(parts, capabilities)
-    drain = BrokerDrain(store, loop.reads, tables, groups.clients, loop.stats, clock)
     handle = HandleApi(loop.server, identity.host.packed, properties.next_uniq_key, access.steps, role, clock)
     figures = _figures(parts, drain, capabilities)
     replies = _replies(settings, clock, identity, client, groups, properties, requests)
@@ -368,7 +368,7 @@ def _admin_rows(parts: BrokerParts, capabilities: Sequence[Capability]) -> Itera
     return (
         *TopicAdmin(tables, stats, removal.remove, wake, parts.registration.when_registered).rows(),
         *GroupAdmin(tables, stats).rows(),
-        *Cleaning(store, tables, removal.remove).rows(),
+        *Cleaning(store, tables, removal.remove, keeps_queues=parts.settings.replication == RAFT).rows(),
         *OffsetAdmin(identity.name, store, reads, tables, clients, wake, may_read).rows(),
         *ProgressRequests(identity, loop, tables, clients, clock, permits).rows(),
         *ClientAdmin(identity.name, clients, store, reads, clock, may_read, permits).rows(),

@@ -92,6 +92,11 @@ class BrokerDrain:
         self._messages_in = 0
         self._quiet_since_ns = 0
 
+    @property
+    def is_held(self) -> bool:
+        """True during a drain that `hold` has begun."""
+        return self._is_held
+
     def start(self) -> None:
         """Start the drain: register the broker as not writable."""
         self._renewed_ns = self._clock.monotonic_ns()

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from actors.broker.auth.build_access import BrokerAccess
 from actors.broker.broker_settings import BrokerSettings
 from actors.broker.build_loop import BrokerLoop
+from actors.broker.drain import BrokerDrain
 from actors.broker.group.assignments import Assignments
 from actors.broker.group.client_requests import ClientRequests
 from actors.broker.group.clients import Clients
@@ -51,6 +52,7 @@ class BrokerParts:
     """The store, the server and the services of the event loop."""
     tables: BrokerTables
     groups: BrokerGroups
+    drain: BrokerDrain
     popping: PoppingGroups
     """The groups that pop, for a report of those that pull too."""
     reader: QueueReader

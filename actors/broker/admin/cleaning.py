@@ -24,13 +24,27 @@ class Cleaning:
     """Request handler for DELETE_EXPIRED_COMMITLOG, CLEAN_EXPIRED_CONSUMEQUEUE and CLEAN_UNUSED_TOPIC."""
 
     def __init__(
-        self, store: MessageStore, tables: BrokerTables, remove_queues: Callable[[str], Awaitable[None]]
+        self,
+        store: MessageStore,
+        tables: BrokerTables,
+        remove_queues: Callable[[str], Awaitable[None]],
+        *,
+        keeps_queues: bool = False,
     ) -> None:
-        """Create the handler. `remove_queues` removes all queues of a topic, or raises Refused."""
+        """Create the handler.
+
+        Args:
+            store: the broker's store.
+            tables: the broker's topics and committed offsets.
+            remove_queues: removes all queues of a topic, or raises Refused.
+            keeps_queues: True for a replica of a Raft group, which has no expired queue of its own to remove:
+                the queue would begin at offset 0 again on this replica only.
+        """
         self._store = store
         self._topics = tables.topics
         self._offsets = tables.offsets
         self._remove_queues = remove_queues
+        self._keeps_queues = keeps_queues
 
     def rows(self) -> Iterable[RequestRow]:
         """Return the entries of the request table that this class handles."""
@@ -54,7 +68,10 @@ class Cleaning:
         return RemotingCommand.response()
 
     def clean_expired(self, context: RequestContext) -> None:
-        """Handle CLEAN_EXPIRED_CONSUMEQUEUE: remove each queue that holds only expired messages."""
+        """Handle CLEAN_EXPIRED_CONSUMEQUEUE: remove each queue that holds only expired messages.
+
+        In a Raft group nothing is left to do: files of queues without messages are deleted with the log's.
+        """
         context.spawn(_respond(self._clean_expired_queues()))
 
     def clean_unused(self, context: RequestContext) -> None:
@@ -66,7 +83,7 @@ class Cleaning:
 
         A removed queue starts again at offset 0. A group that kept its old offset would skip new messages.
         """
-        removed: list[tuple[str, int]] | None = None
+        removed: list[tuple[str, int]] | None = [] if self._keeps_queues else None
         while removed is None or len(removed) == QUEUES_PER_TURN:
             removed = self._store.retention.clean_expired_queues(self._topics.is_system, QUEUES_PER_TURN)
             for topic, queue_id in removed:

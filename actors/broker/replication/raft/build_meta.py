@@ -11,7 +11,15 @@ from actors.broker.parts import BrokerParts
 from actors.broker.replication.raft.access_kinds import access_kinds
 from actors.broker.replication.raft.group_tables import GroupTables
 from actors.broker.replication.raft.meta_log import MetaLog
-from actors.broker.replication.raft.table_kinds import GROUP, TOPIC, Kind, TimerKind, kinds_of
+from actors.broker.replication.raft.table_kinds import (
+    DRAIN,
+    GROUP,
+    TOPIC,
+    DrainKind,
+    Kind,
+    TimerKind,
+    kinds_of,
+)
 from actors.broker.role import Role, RoleService, periodic
 from actors.remoting.signing import read_credentials
 from store.store_errors import StoreError
@@ -63,6 +71,7 @@ def build_meta(
     kinds = {
         **dict(kinds_of(parts.tables, parts.groups.locks, leads)),
         **_access_kinds(parts),
+        DRAIN: DrainKind(parts.drain),
         "timer": timer,
     }
     meta = MetaLog(parts.loop.store, confirmed, kinds, leads)

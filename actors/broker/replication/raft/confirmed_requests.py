@@ -6,8 +6,8 @@ from collections.abc import Collection
 from typing import Final
 
 from actors.broker.replication.raft.meta_log import MetaLog
-from actors.broker.replication.raft.table_kinds import LOCK, MODE, OFFSET, POLICY, RESET, USER
-from actors.remoting.codes import RequestCode
+from actors.broker.replication.raft.table_kinds import DRAIN, LOCK, MODE, OFFSET, POLICY, RESET, USER
+from actors.remoting.codes import RayMQRequestCode, RequestCode
 from actors.remoting.command import RemotingCommand
 from actors.remoting.request import RequestContext
 from store.store_errors import StoreError
@@ -23,6 +23,7 @@ CONFIRMED: Final[dict[int, Collection[str]]] = {
     RequestCode.UNLOCK_BATCH_MQ: (LOCK,),
     RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: (OFFSET, RESET),
     RequestCode.CLONE_GROUP_OFFSET: (OFFSET,),
+    RayMQRequestCode.DRAIN_BROKER: (DRAIN,),
     RequestCode.AUTH_CREATE_USER: (USER, POLICY),
     RequestCode.AUTH_UPDATE_USER: (USER, POLICY),
     RequestCode.AUTH_DELETE_USER: (USER, POLICY),

@@ -7,18 +7,10 @@ from typing import Final
 
 from actors.broker.broker_settings import BrokerSettings
 from actors.broker.replication.raft.driver import RaftDriver
-from actors.remoting.codes import RayMQRequestCode, RequestCode, ResponseCode, request_name
+from actors.remoting.codes import RequestCode, ResponseCode, request_name
 from actors.remoting.remoting_errors import Refused
 from actors.remoting.request import OnSlave, RequestContext
 
-_REFUSED: Final = frozenset(
-    {
-        RequestCode.CLEAN_UNUSED_TOPIC,
-        RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE,
-        RayMQRequestCode.DRAIN_BROKER,
-    }
-)
-"""Removed queues would begin again at offset 0 on this replica only."""
 _OF_SERVICES: Final = frozenset(
     {
         RequestCode.END_TRANSACTION,
@@ -61,11 +53,6 @@ class RaftStep:
     def __call__(self, context: RequestContext) -> None:
         """Raise Refused if this replica does not serve the request now."""
         row, driver = context.row, self._driver
-        if row.code in _REFUSED:
-            raise Refused(
-                ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
-                f"{request_name(row.code)} is not supported yet with replication: raft",
-            )
         if row.on_slave is OnSlave.SERVED:
             return
         if driver.failure:

@@ -1,6 +1,7 @@
 """The tables of a broker that a Raft group replicates: their entries as JSON, by kind and name.
 
     definitions   topic, group, mode, user, policy            logged when they change
+    requests      drain                                       logged when they change
     progress      offset, generation, reset, lock, delay,     logged once per second, if they have changed
                   order, timer
 
@@ -12,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, Protocol
 
+from actors.broker.drain import BrokerDrain
 from actors.broker.group.queue_locks import QueueLocks
 from actors.broker.metadata.consumer_offsets import ConsumerOffsets
 from actors.broker.metadata.tables import BrokerTables
@@ -26,7 +28,7 @@ from store.metadata import MessageRequestMode, OrderBatch
 from store.timer.timer_checkpoint import TimerCheckpoint
 
 TOPIC, GROUP, MODE, LOCK, OFFSET = "topic", "group", "mode", "lock", "offset"
-GENERATION, ORDER, USER, POLICY, RESET = "generation", "order", "user", "policy", "reset"
+GENERATION, ORDER, USER, POLICY, RESET, DRAIN = "generation", "order", "user", "policy", "reset", "drain"
 DEFINITIONS: Final = frozenset({TOPIC, GROUP, MODE, USER, POLICY})
 _OF_TOPICS: Final = frozenset({MODE, OFFSET, GENERATION, ORDER, RESET})
 """Their names begin with that of a topic: `topic@group`."""
@@ -267,6 +269,34 @@ class DelayKind:
     def version(self) -> object:
         """Return the offsets themselves: they are few."""
         return self.all()
+
+
+class DrainKind:
+    """Whether the group is being drained, without a lease: each next leader continues."""
+
+    _NAME = "group"
+
+    def __init__(self, drain: BrokerDrain) -> None:
+        self._drain = drain
+
+    def all(self) -> dict[str, Any]:
+        """Return the entry, if the group is being drained."""
+        return {self._NAME: True} if self._drain.is_held else {}
+
+    def get(self, name: str) -> Any:
+        """Return True during a drain."""
+        return self.all().get(name)
+
+    def put(self, name: str, value: Any) -> None:
+        """Begin or cancel the drain."""
+        if value:
+            self._drain.hold()
+        else:
+            self._drain.cancel()
+
+    def version(self) -> object:
+        """Return the state."""
+        return self._drain.is_held
 
 
 class TimerKind:
