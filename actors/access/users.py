@@ -101,10 +101,13 @@ class AccessTable:
         return cls.from_json(content)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the JSON object for the file, including the secret keys."""
+        """Return the JSON object for the file, including the secret keys.
+
+        Policies of unknown users are left out: a replica may not have been able to decrypt the user's key.
+        """
         return {
             "users": [to_builtins(self.users[name].to_info(with_secret=True)) for name in sorted(self.users)],
-            "acls": [to_builtins(self.acl(name)) for name in sorted(self.policies)],
+            "acls": [to_builtins(self.acl(name)) for name in sorted(self.policies) if name in self.users],
         }
 
     def add_user(self, info: UserInfo) -> None:

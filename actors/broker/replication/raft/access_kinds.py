@@ -51,8 +51,10 @@ class UserKind:
         return self._file.changes
 
     def _put(self, table: AccessTable, name: str, value: Any) -> None:
-        table.users.pop(name, None)
-        if value is not None:
+        if value is None:
+            table.delete_user(name)
+        else:
+            table.users.pop(name, None)
             secret_key = self._secrets.open(name, value[SEALED])
             table.add_user(UserInfo(name, secret_key, value["userType"], value["userStatus"]))
 

@@ -14,14 +14,14 @@ import pytest
 from actors.access.access_file import FILE_NAME, AccessFile
 from actors.access.sealed_secrets import SealedSecrets
 from actors.access.users import AccessTable
-from actors.broker.replication.raft.access_kinds import UserKind
+from actors.broker.replication.raft.access_kinds import PolicyKind, UserKind
 from actors.broker.service import BrokerService
 from actors.remoting.admin_headers import UserHeader
 from actors.remoting.bodies.access import UserInfo
 from actors.remoting.codes import RayMQRequestCode, RequestCode, ResponseCode
 from actors.remoting.command import RemotingCommand
 from actors.remoting.signing import Credentials
-from tests.actors.broker.auth.access_peers import INNER, SECRETS, SigningPeer, inner_file
+from tests.actors.broker.auth.access_peers import INNER, SECRETS, SigningPeer, entry, inner_file
 from tests.actors.broker.brokers import Peer, run
 from tests.actors.broker.replication.raft.groups import Group
 from tests.actors.broker.replication.raft.test_joining import confirmed
@@ -230,3 +230,24 @@ def test_user_whose_key_cannot_be_decrypted_stays_as_it_is(
     assert not file.table.users["alice"].is_enabled
     kind.put("alice", None)
     assert kind.all() == {}
+
+
+def test_policies_of_a_user_that_is_missing_do_not_damage_the_file(tmp_path: Path) -> None:
+    """A replica that joined after a change of the inner user's key cannot decrypt the users before it."""
+    path = tmp_path / "config" / FILE_NAME
+    file, sealed = AccessFile(path), SealedSecrets(INNER, "c/b")
+    users, policies = UserKind(file, sealed), PolicyKind(file)
+    acl = {
+        "subject": "User:alice",
+        "policies": [{"policyType": "Custom", "entries": [entry("Topic:T", ["Pub"])]}],
+    }
+    policies.put("alice", acl)
+    run(file.save)
+    AccessFile(path).load()
+    value = {"userType": "Normal", "userStatus": "enable", "sealedKey": sealed.seal("alice", "alice-secret")}
+    users.put("alice", value)
+    run(file.save)
+    again = AccessFile(path)
+    again.load()
+    assert (again.table.users.keys(), again.table.policies) == ({"alice"}, file.table.policies)
+    assert policies.get("alice") is not None
