@@ -102,7 +102,7 @@ def becomes_a_group(group: Group, raft: str, sent: list[bytes]) -> float:
         longest_s = migrate(group, load)
     assert not load.errors
     assert group.log(0).startswith(before)
-    assert group.status("broker-a-0")["role"] == "leader"
+    assert leader(group)
     assert "broker-a-0 serves" not in group.run("up")  # nothing is left to be done
     assert "is a Raft group" in group.run(*MIGRATE)
     return longest_s
@@ -124,8 +124,8 @@ def becomes_a_broker(group: Group, alone: str) -> float:
 
 
 def kill_the_leader(group: Group, sent: list[bytes]) -> list[str]:
-    """Kill replica 0, which leads; return the topics of the next leader."""
-    os.kill(group.pid("broker-a-0"), signal.SIGKILL)
+    """Kill the leader; return the topics of the next one."""
+    os.kill(group.pid(leader(group)), signal.SIGKILL)
     with group.producer() as producer:
         send_all(producer, sent)
     with Admin(group.nameserver) as admin:
