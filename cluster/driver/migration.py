@@ -38,7 +38,7 @@ LEAD_TIMEOUT_S = 30.0
 """How long the first member of a group may take to lead; it needs no other, and 2 s."""
 
 OUTAGE = (
-    "its clients cannot send or receive for about 10 s, as while it is restarted, and retry; keep other "
+    "its clients cannot send or receive meanwhile (a restart, and 2 s of election), and retry; keep other "
     "brokers of their topics running"
 )
 
