@@ -18,8 +18,11 @@ from typing import Final, Self
 
 from store.disk.files import sync_directory
 from store.store_errors import StoreError
+from store.timer.timer_unit import MS_PER_SECOND
 
 CHECKPOINT_BYTES: Final = 4096
+LATE_MS: Final = 60_000
+"""Messages that were due in this time before a save of the progress are perhaps not delivered yet."""
 _FIELDS: Final = Struct(">qqqqqqq")
 
 
@@ -38,6 +41,17 @@ class TimerCheckpoint:
     state_version: int = 0
     timestamp_ms: int = 0
     counter: int = 0
+
+    @property
+    def delivered_ms(self) -> int:
+        """The time before which all due messages of `master_queue_offset` are delivered.
+
+        It is `last_read_ms`, unless the wall clock was set back since: messages that came afterwards wait for
+        their time, although it is before `last_read_ms`. Then some are perhaps delivered again.
+        """
+        if self.last_read_ms <= self.timestamp_ms + MS_PER_SECOND or not self.timestamp_ms:
+            return self.last_read_ms
+        return max(self.timestamp_ms - LATE_MS, 0)
 
     @classmethod
     def decode(cls, data: bytes) -> TimerCheckpoint:

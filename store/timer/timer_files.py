@@ -120,8 +120,9 @@ class TimerFiles:
             self._discard(str(error))
             self.checkpoint = replace(checkpoint, log_flush_position=REBUILDING)
             self.checkpoint.write(self._checkpoint_path)
-            earliest = max(read_second, now_second - REBUILT_SECONDS)
-            return TimerProgress(0, earliest, saved, read_second)
+            delivered = checkpoint.delivered_ms // MS_PER_SECOND
+            earliest = max(delivered, now_second - REBUILT_SECONDS)
+            return TimerProgress(0, earliest, saved, delivered)
         # A skip over all empty seconds at once: the saved one may be that of a broker of years ago.
         oldest = max(read_second, now_second - SLOTS)
         return TimerProgress(saved, self._first_second(read_second, oldest))

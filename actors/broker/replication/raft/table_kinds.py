@@ -318,7 +318,7 @@ class TimerKind:
     def get(self, name: str) -> Any:
         """Return the time and offset of the progress."""
         found = self.followed or self._checkpoint()
-        return [found.last_read_ms, found.master_queue_offset] if found.last_read_ms else None
+        return [found.delivered_ms, found.master_queue_offset] if found.last_read_ms else None
 
     def put(self, name: str, value: Any) -> None:
         """Note the progress of another replica's timer."""

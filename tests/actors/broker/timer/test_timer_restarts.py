@@ -51,12 +51,42 @@ def test_promoted_slave_delivers_only_what_its_master_has_not(tmp_path: Path, cl
         assert (await bodies(peer))[10:] == [b"later"]
 
     with_broker(master, settings, clock)
-    checkpoint = TimerCheckpoint.read(settings.store_root / "config" / "timercheck")
+    become_slave(settings.store_root)
+    with_broker(promoted, settings, clock)
+
+
+def become_slave(root: Path) -> None:
+    """Leave what a slave has of the timer: its progress, but no files."""
+    checkpoint = TimerCheckpoint.read(root / "config" / "timercheck")
     assert checkpoint is not None
-    for name in FILES:  # a slave has the log, but no files of the timer
-        path = settings.store_root / name
+    for name in FILES:
+        path = root / name
         shutil.rmtree(path) if path.is_dir() else path.unlink()
-    follow_timer(settings.store_root, checkpoint)
+    follow_timer(root, checkpoint)
+
+
+def test_promoted_slave_delivers_what_waits_since_the_clock_was_set_back(tmp_path: Path, clock) -> None:
+    settings = timer_settings(tmp_path)
+
+    async def master(peer: Peer) -> None:
+        await send_at(peer, START_MS + 100, b"first")
+        clock.advance(3_600_000)
+        await rounds(peer)
+        clock.set_wall_ms(START_MS + 120_000)
+        await send_at(peer, START_MS + 125_000, b"second")
+        await rounds(peer)
+        assert await bodies(peer) == [b"first"]
+
+    async def promoted(peer: Peer) -> None:
+        clock.set_wall_ms(START_MS + 124_999)
+        await rounds(peer)
+        assert await bodies(peer) == [b"first"]
+        clock.set_wall_ms(START_MS + 125_000)
+        await rounds(peer)
+        assert await bodies(peer) == [b"first", b"second"]
+
+    with_broker(master, settings, clock)
+    become_slave(settings.store_root)
     with_broker(promoted, settings, clock)
 
 
