@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,9 @@ from tests.ports import free_port
 class Group:
     """Runs `raymq` commands for a topology with one replicated broker."""
 
-    def __init__(self, home: Path, replicas: int, replication: str = "sync") -> None:
+    def __init__(
+        self, home: Path, replicas: int, replication: str = "sync", broker: Mapping[str, Any] | None = None
+    ) -> None:
         self.home = home
         self.nameserver_port = free_port()
         self.file = home / "pair.yaml"
@@ -51,6 +53,7 @@ class Group:
             "brokers": [group],
             "broker_settings": {
                 "register_interval_ms": 1000,
+                **(broker or {}),
                 "store": {"commit_log_file_bytes": COMMIT_LOG_FILE_BYTES},
             },
         }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import shutil
 import signal
 import time
@@ -14,10 +15,14 @@ import pytest
 
 from cluster.client import PullConsumer
 from cluster.session.ray_head import stop_head
+from store.tools.verify import verify
 from tests.checkers import Recorder, assert_consistent
+from tests.cluster.ray_storm import RayStorm
 from tests.cluster.replica_group import Group, send_all
-from tests.eventually import eventually
+from tests.eventually import NEVER_S, eventually
+from tests.faults.node import BROKER
 from tests.faults.standalone_process import paused
+from tests.faults.storm_run import DURATION_S, print_seed, run_storm
 from tests.faults.test_processes import TOPIC, Load, Reader, acknowledged
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.extended]
@@ -31,7 +36,7 @@ PAUSE_S = 30.0
 @pytest.fixture
 def group(tmp_path: Path) -> Iterator[Group]:
     try:
-        yield Group(tmp_path, 3, "raft")
+        yield Group(tmp_path, 3, "raft", BROKER)
     finally:
         stop_head(tmp_path)
 
@@ -169,6 +174,20 @@ def test_kills_and_pauses_of_replicas_under_load_lose_nothing(
     # Offsets of a group may fall back at another leader.
     assert_consistent(recorder.events, ignore=["not_sequential"])
     group.run("down")
+
+
+@pytest.mark.flaky(reruns=0)
+@pytest.mark.timeout(DURATION_S + NEVER_S)
+def test_storm_of_kills_and_pauses_loses_and_reorders_nothing(group: Group) -> None:
+    """As `tests/faults/raft/test_storm_of_group.py`, without clock jumps, for a fifth of the time."""
+    group.run("up")
+    seed, recorder = print_seed(), Recorder(group.home / "history")
+    with RayStorm(group, recorder, random.Random(seed)) as storm:
+        run_storm(storm, recorder, seed, lambda: storm.rage(DURATION_S / 5))
+    stores = [Path(each["store"]) for each in replicas(group)]
+    group.run("down")
+    for store in stores:
+        assert verify(store).findings == []
 
 
 def replicas(group: Group) -> list[dict[str, Any]]:

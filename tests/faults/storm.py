@@ -94,10 +94,9 @@ class Storm:
         self.harms: Counter[str] = Counter()
         self._members: list[Member] = []
         self._started = 0
-        self._ports = [str(free_port()), str(free_port())]
-        self.nameserver = f"127.0.0.1:{self._ports[0]}"
-        self._nodes = [self._start_node(CORE, [NODE, str(root), *self._ports])]
-        self._nodes += self._start_brokers()
+        self.nameserver = ""
+        self._nodes: list[Node] = []
+        self._start_nodes()
 
     def __enter__(self) -> Self:
         return self
@@ -105,6 +104,13 @@ class Storm:
     def __exit__(self, *_: object) -> None:
         for process in [each.process for each in self._members] + [each.process for each in self._nodes]:
             process.kill()
+
+    def _start_nodes(self) -> None:
+        """Start the servers, and set `nameserver`."""
+        self._ports = [str(free_port()), str(free_port())]
+        self.nameserver = f"127.0.0.1:{self._ports[0]}"
+        self._nodes.append(self._start_node(CORE, [NODE, str(self._root), *self._ports]))
+        self._nodes += self._start_brokers()
 
     def _start_brokers(self) -> list[Node]:
         common = [NODE, str(self._root), *self._ports]
