@@ -117,7 +117,11 @@ class TimerFiles:
             self._redo(checkpoint.log_flush_position, read_second)
             self._check_wheel(checkpoint.log_flush_position, read_second)
         except StoreError as error:
-            self._discard(str(error))
+            is_marked = checkpoint.log_flush_position == REBUILDING
+            self._discard(
+                "another broker delivered, or a rebuild was not finished" if is_marked else str(error),
+                is_expected=is_marked,
+            )
             self.checkpoint = replace(checkpoint, log_flush_position=REBUILDING)
             self.checkpoint.write(self._checkpoint_path)
             delivered = checkpoint.delivered_ms // MS_PER_SECOND
@@ -304,9 +308,10 @@ class TimerFiles:
         seconds = self._wheel.table()["second"]
         return int(seconds.min(initial=latest, where=seconds >= read_second))
 
-    def _discard(self, reason: str) -> None:
+    def _discard(self, reason: str, *, is_expected: bool = False) -> None:
         """Delete the wheel and the log; the caller adds the pending messages again."""
-        _log.error("timer_files_rebuilt", root=str(self._wheel_path.parent), reason=reason)
+        log = _log.info if is_expected else _log.error
+        log("timer_files_rebuilt", root=str(self._wheel_path.parent), reason=reason)
         self.close()
         self._wheel_path.unlink(missing_ok=True)
         shutil.rmtree(self._log_path, ignore_errors=True)

@@ -6,9 +6,11 @@ import tracemalloc
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 import store
-from store.timer.timer_files import TimerFiles
+from store.timer.timer_checkpoint import TimerCheckpoint
+from store.timer.timer_files import TimerFiles, follow_timer
 from store.timer.timer_schedule import Arrival, TimerSchedule
 
 START_MS = 1_700_000_000_000
@@ -48,3 +50,16 @@ def test_pending_timers_take_no_memory(tmp_path: Path, count: int) -> None:
     tracemalloc.stop()
     assert (taken, schedule.pending) == (3 * per_second, count - 3 * per_second)
     files.close()
+
+
+def test_rebuild_after_a_change_of_the_master_is_no_error(tmp_path: Path) -> None:
+    (tmp_path / "config").mkdir()
+    follow_timer(tmp_path, TimerCheckpoint(START_MS))
+    with capture_logs() as events:
+        TimerFiles(tmp_path, 1 << 20).recover(START_MS, 1 << 40)
+    assert [(event["event"], event["log_level"]) for event in events] == [("timer_files_rebuilt", "info")]
+    (tmp_path / "config" / "timercheck").write_bytes(b"damaged")
+    (tmp_path / "timerlog").mkdir()
+    with capture_logs() as events:
+        TimerFiles(tmp_path, 1 << 20).recover(START_MS, 1 << 40)
+    assert ("timer_files_rebuilt", "error") in [(event["event"], event["log_level"]) for event in events]
