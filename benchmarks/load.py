@@ -168,12 +168,12 @@ def run_program(
 
 
 def _turns(broker: str) -> int:
-    """Return the number of turns of the broker at this address; 0 if it is not RayMQ."""
+    """Return the number of turns of the broker at this address; 0 if the broker counts none."""
     if not broker:
         return 0
     with BlockingConnection(broker, REQUEST_TIMEOUT_MS) as connection:
         response = connection.exchange(RemotingCommand(RayMQRequestCode.DESCRIBE_BROKER))
-    return int(orjson.loads(response.body)["turns"]) if response.code == ResponseCode.SUCCESS else 0
+    return int(orjson.loads(response.body).get("turns", 0)) if response.code == ResponseCode.SUCCESS else 0
 
 
 def _check(output: Mapping[str, Any], load: Load) -> None:
