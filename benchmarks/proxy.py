@@ -8,17 +8,19 @@ import sys
 from pathlib import Path
 from typing import Self
 
+from cluster.client import Admin
 from tests.compat.build import JavaKit, jars_of, java_program
 from tests.compat.peers import Deployment
 from tests.compat.processes import Program
 from tests.compat.raymq import REPO, RayMQ
-from tests.compat.rocketmq import CLUSTER_NAME, STORE_JVM, RocketMQ
-from tests.eventually import LIMIT_S
+from tests.compat.rocketmq import BROKER_NAME, CLUSTER_NAME, STORE_JVM, RocketMQ
+from tests.eventually import LIMIT_S, eventually
 from tests.ports import free_port
 
 POM = Path(__file__).with_name("proxy_pom.xml")
 PROXY = "proxy-5.3.3"
 SDK = "sdk-5.0.8"
+HEARTBEAT_TOPIC = "DefaultHeartBeatSyncerTopic"
 HEAP = ("-Xms1g", "-Xmx1g", "-XX:MaxDirectMemorySize=2g")
 
 
@@ -66,6 +68,7 @@ class RocketMQWithProxy(Deployment):
     def start(self) -> Self:
         """Start the nameserver, the broker and the proxy."""
         self._rocketmq.start()
+        self._create_heartbeat_topic()
         home = self._root / "proxy"
         (home / "conf").mkdir(parents=True)
         conf = home / "conf" / "proxy.json"
@@ -83,6 +86,12 @@ class RocketMQWithProxy(Deployment):
         self._proxy = Program(command, self._root / "proxy.log", env=env)
         self._proxy.wait_for("startup successfully", LIMIT_S)
         return self
+
+    def _create_heartbeat_topic(self) -> None:
+        """Create the topic that the proxy needs: it looks for the broker, and then for the topic, once."""
+        with Admin(self.nameserver_address) as admin:
+            eventually(lambda: BROKER_NAME in admin.cluster_info().brokers, "the registration of the broker")
+            admin.create_topic(HEARTBEAT_TOPIC, queues=1)
 
     def stop(self) -> None:
         """Kill all processes."""
