@@ -44,7 +44,7 @@ def check_first(root: Path, identity: StoreIdentity) -> None:
     _read_left(root, identity, _name_of(root, identity))
 
 
-def begin_group(root: Path, identity: StoreIdentity) -> None:
+def bootstrap_group(root: Path, identity: StoreIdentity) -> None:
     """Make the store of a single broker the only member of a Raft group; it must not be open.
 
     Does nothing if it is that already. The last step makes it a member, so it can be repeated.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -14,6 +13,7 @@ from cluster.driver.kinds import BROKER
 from cluster.driver.launch_errors import LaunchFailed, LaunchRefused
 from cluster.driver.launch_report import Report
 from cluster.driver.plan import Running, full_name
+from cluster.polling import SYSTEM, Polling
 
 PAUSE_S = 0.3
 
@@ -26,6 +26,7 @@ class Draining:
     actor: Running
     report: Report
     timeout_s: float
+    polling: Polling = SYSTEM
 
     def show(self) -> None:
         """Print what a drain would do and wait for (--dry-run)."""
@@ -68,11 +69,11 @@ class Draining:
 
     def _wait(self) -> DrainProgress:
         name = self.actor.name
-        drain = Drain(time.monotonic(), self.timeout_s)
+        drain = Drain(self.polling.now_s(), self.timeout_s)
         with self.report.working(f"draining {name}") as show_progress:
             progress = self._request("start")
             self.report.line(f"{name} is registered as not writable")
-            while (step := drain.step(progress, time.monotonic())) is not Step.STOP:
+            while (step := drain.step(progress, self.polling.now_s())) is not Step.STOP:
                 if step is Step.GIVE_UP:
                     raise LaunchFailed(
                         f"{name} is not drained after {self.timeout_s:g} s: {drain.remaining(progress)}; it"
@@ -82,7 +83,7 @@ class Draining:
                     self.report.line(f"{name} refuses sends")
                 else:
                     show_progress(drain.remaining(progress))
-                    time.sleep(PAUSE_S)
+                    self.polling.sleep(PAUSE_S)
                 # Repeat the step each time: a broker that Ray has restarted does not know that it is drained.
                 progress = self._request("close" if drain.is_closed else "start", progress)
         self.report.line(f"all groups have consumed the messages of {name}")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pkgutil import resolve_name
@@ -19,6 +18,7 @@ from cluster.driver.kinds import KINDS
 from cluster.driver.plan import RAFT_STATE, Running
 from cluster.driver.replica_roles import RAFT_ROLES
 from cluster.driver.specs import ActorSpec
+from cluster.polling import SYSTEM, Polling
 
 STATUS = "raymq_status"
 STOP = "raymq_stop"
@@ -56,19 +56,18 @@ def _observe_one(where: ActorName, namespace: str, timeout_s: float) -> Running 
         return None
 
 
-def status_of(where: ActorName, timeout_s: float) -> dict[str, Any]:
+def status_of(where: ActorName, timeout_s: float, polling: Polling = SYSTEM) -> dict[str, Any]:
     """Return the status of an actor. Retry for up to `timeout_s` while it is unavailable.
 
     Raises ActorNotFound, ActorUnavailable, ActorMethodFailed.
     """
-    deadline_s = time.monotonic() + timeout_s
+    poll = polling.begin(timeout_s, PAUSE_S)
     while True:
         try:
             status: dict[str, Any] = ray_port.call(where, STATUS, timeout_s=CALL_TIMEOUT_S)
         except ActorUnavailable:
-            if time.monotonic() > deadline_s:
+            if not poll.pause():
                 raise
-            time.sleep(PAUSE_S)
         else:
             return status
 
@@ -206,7 +205,7 @@ class StartResult:
     code_version: str = ""
 
 
-def wait_in_sync(namespace: str, slave: ActorSpec, timeout_s: float) -> str:
+def wait_in_sync(namespace: str, slave: ActorSpec, timeout_s: float, polling: Polling = SYSTEM) -> str:
     """Wait until a slave has the log that its master has now; return why it has not, else an empty text."""
     group = [
         actor
@@ -216,7 +215,7 @@ def wait_in_sync(namespace: str, slave: ActorSpec, timeout_s: float) -> str:
         and not actor.spec.is_slave
     ]
     end = max((int(master.details.get("written", 0)) for master in group), default=0)
-    where, deadline_s = ActorName(namespace, slave.name), time.monotonic() + timeout_s
+    where, poll = ActorName(namespace, slave.name), polling.begin(timeout_s, PAUSE_S)
     while True:
         details = to_running(where, status_of(where, CALL_TIMEOUT_S)).details
         state, written = str(details.get("replication_state", "")), int(details.get("written", 0))
@@ -224,12 +223,11 @@ def wait_in_sync(namespace: str, slave: ActorSpec, timeout_s: float) -> str:
             return ""
         if state.startswith(STOPPED):
             return state
-        if time.monotonic() > deadline_s:
+        if not poll.pause():
             return f"{state}, its log ends at {written:,}, that of the master at {end:,} or later"
-        time.sleep(PAUSE_S)
 
 
-def wait_caught_up(namespace: str, replica: ActorSpec, timeout_s: float) -> str:
+def wait_caught_up(namespace: str, replica: ActorSpec, timeout_s: float, polling: Polling = SYSTEM) -> str:
     """Wait until a replica of a Raft group has what its group has confirmed by now, and a leader is known.
 
     Return why it has not, else an empty text.
@@ -241,7 +239,7 @@ def wait_caught_up(namespace: str, replica: ActorSpec, timeout_s: float) -> str:
         and actor.spec.settings.get("broker_name") == replica.settings["broker_name"]
     ]
     end = max((int(each.get("confirmed", 0)) for each in details), default=0)
-    where, deadline_s = ActorName(namespace, replica.name), time.monotonic() + timeout_s
+    where, poll = ActorName(namespace, replica.name), polling.begin(timeout_s, PAUSE_S)
     while True:
         found = to_running(where, status_of(where, CALL_TIMEOUT_S)).details
         state, confirmed = str(found.get(RAFT_STATE, "")), int(found.get("confirmed", 0))
@@ -249,30 +247,29 @@ def wait_caught_up(namespace: str, replica: ActorSpec, timeout_s: float) -> str:
             return ""
         if state and state not in RAFT_ROLES:
             return state
-        if time.monotonic() > deadline_s:
+        if not poll.pause():
             return f"{state}, it has confirmed {confirmed:,} of {end:,} bytes"
-        time.sleep(PAUSE_S)
 
 
-def wait_leading(namespace: str, replica: ActorSpec, timeout_s: float) -> str:
+def wait_leading(namespace: str, replica: ActorSpec, timeout_s: float, polling: Polling = SYSTEM) -> str:
     """Wait until a replica leads its Raft group and accepts sends; return why not, else an empty text."""
-    where, deadline_s = ActorName(namespace, replica.name), time.monotonic() + timeout_s
+    where, poll = ActorName(namespace, replica.name), polling.begin(timeout_s, PAUSE_S)
     while True:
         found = to_running(where, status_of(where, CALL_TIMEOUT_S)).details
         state = str(found.get(RAFT_STATE, ""))
         if state == Role.LEADER.value and found.get("role") == "master":
             return ""
-        if (state and state not in RAFT_ROLES) or time.monotonic() > deadline_s:
+        if (state and state not in RAFT_ROLES) or not poll.pause():
             return f"{state}, it may lack records that it once had, or they are damaged: see its log"
-        time.sleep(PAUSE_S)
 
 
-def wait_serving(namespace: str, specs: Sequence[ActorSpec], timeout_s: float) -> Iterator[StartResult]:
+def wait_serving(
+    namespace: str, specs: Sequence[ActorSpec], timeout_s: float, polling: Polling = SYSTEM
+) -> Iterator[StartResult]:
     """Yield the result of each actor as soon as it is known, at the latest after `timeout_s`."""
-    deadline_s = time.monotonic() + timeout_s
+    poll, is_over = polling.begin(timeout_s, PAUSE_S), False
     waiting = [spec.name for spec in specs]
     while waiting:
-        is_over = time.monotonic() > deadline_s
         for name in list(waiting):
             state, result = _start_state(ActorName(namespace, name))
             if state is State.STARTING and not is_over:
@@ -284,7 +281,7 @@ def wait_serving(namespace: str, specs: Sequence[ActorSpec], timeout_s: float) -
                 )
             else:
                 yield result
-        time.sleep(PAUSE_S)
+        is_over = not poll.pause()
 
 
 def _start_state(where: ActorName) -> tuple[State, StartResult]:

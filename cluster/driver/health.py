@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from actors.remoting.remoting_errors import RemotingError
 from actors.remoting.tls.contexts import ClientTls, OwnCertificate
 from cluster.client.tls import TlsConfig
 from cluster.driver.specs import ActorSpec
+from cluster.polling import SYSTEM, Polling
 from store.message.hosts import join_address
 
 PROBE_TIMEOUT_MS = 2_000
@@ -87,11 +87,12 @@ def _exchange(spec: ActorSpec, code: RequestCode, tls: ClientTls | None) -> Remo
         return connection.exchange(RemotingCommand(code))
 
 
-def wait_until_healthy(specs: Sequence[ActorSpec], timeout_s: float) -> dict[str, str]:
+def wait_until_healthy(
+    specs: Sequence[ActorSpec], timeout_s: float, polling: Polling = SYSTEM
+) -> dict[str, str]:
     """Probe until all actors serve or `timeout_s` has passed. Return the failed ones: name → reason."""
-    deadline_s = time.monotonic() + timeout_s
+    poll = polling.begin(timeout_s, PAUSE_S)
     while True:
         failing = {spec.name: reason for spec in specs if (reason := probe(spec, specs))}
-        if not failing or time.monotonic() > deadline_s:
+        if not failing or not poll.pause():
             return failing
-        time.sleep(PAUSE_S)

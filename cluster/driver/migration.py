@@ -23,7 +23,7 @@ from cluster.driver.kinds import NAMESERVER
 from cluster.driver.launch_errors import LaunchFailed, refusal, refuse
 from cluster.driver.new_stores import (
     NewStore,
-    begin_groups,
+    bootstrap_groups,
     check_first_members,
     create_joining_stores,
     leave_groups,
@@ -49,7 +49,7 @@ class MemberChanges(Protocol):
     def add(self, nameservers: str, broker: str, addresses: Sequence[str]) -> None:
         """Add the replicas at these addresses that are no voters yet."""
 
-    def keep_only(self, nameservers: str, broker: str, replica: int) -> None:
+    def remove_other_members(self, nameservers: str, broker: str, replica: int) -> None:
         """Remove all members but one."""
 
 
@@ -69,7 +69,7 @@ def migrate_broker(
     entry = _entry(driver.topology, name)
     with driver.connected():
         migration = ToGroup(driver, entry) if entry.is_raft else ToSingle(driver, entry)
-        for line in migration.outlook():
+        for line in migration.preview():
             driver.report.line(line)
         if not driver.dry_run:
             confirm()
@@ -162,7 +162,7 @@ class ToGroup(_Migration):
                 raise refusal([text])
             refuse(self._on_first(check_first_members))
 
-    def outlook(self) -> Sequence[str]:
+    def preview(self) -> Sequence[str]:
         """Return lines that say what is done, and what is not available meanwhile."""
         first, others = self._first, ", ".join(spec.name for spec in self._specs[1:])
         if not self._is_new:
@@ -182,7 +182,7 @@ class ToGroup(_Migration):
     def run(self, changes: MemberChanges) -> None:
         """Make the group. Raises LaunchFailed, ClientError."""
         if self._is_new:
-            self._begin()
+            self._bootstrap()
         else:
             self._driver.raft.form(self._specs)  # addresses may have changed
         try:
@@ -197,19 +197,19 @@ class ToGroup(_Migration):
     def _continue(self) -> str:
         return f"{self._name} serves as far as it has got: repeat `raymq migrate {self._name}` to continue"
 
-    def _begin(self) -> None:
+    def _bootstrap(self) -> None:
         """Convert the store of replica 0, and start it as the only member of its group."""
         first, driver = self._first, self._driver
         is_converted = False
         try:
             self._stop(list(self._running))
-            _fail(self._on_first(begin_groups))
+            _fail(self._on_first(bootstrap_groups))
             is_converted = True
-            driver.raft.begin(self._name)
+            driver.raft.bootstrap(self._name)
             fleet.create(self._namespace, first)
             driver.await_serving([first])
             with driver.report.working(f"waiting until {first.name} leads"):
-                problem = fleet.wait_leading(self._namespace, first, LEAD_TIMEOUT_S)
+                problem = fleet.wait_leading(self._namespace, first, LEAD_TIMEOUT_S, driver.polling)
             _fail([f"{first.name} does not lead its group: {problem}"] if problem else [])
         except BaseException:
             if is_converted:
@@ -271,7 +271,7 @@ class ToSingle(_Migration):
             )
             raise refusal([text])
 
-    def outlook(self) -> Sequence[str]:
+    def preview(self) -> Sequence[str]:
         """Return lines that say what is done, and what is not available meanwhile."""
         others = ", ".join(name for name in self._running if name != self._first.name)
         lines = [f"{self._name} becomes a single broker, with the store of {self._first.name}"]
@@ -285,7 +285,7 @@ class ToSingle(_Migration):
         """Leave the group. Raises LaunchFailed, ClientError."""
         driver, first = self._driver, self._first
         if self._runs:
-            changes.keep_only(self._nameservers, self._name, 0)
+            changes.remove_other_members(self._nameservers, self._name, 0)
         others = [name for name in self._running if name != first.name]
         try:
             self._stop([*others, *([first.name] if first.name in self._running else [])])

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from actors.access.access_file import FILE_NAME
-from actors.raft.conversion import begin_group, check_first, leave_group, prepare_to_join
+from actors.raft.conversion import bootstrap_group, check_first, leave_group, prepare_to_join
 from actors.raft.term_file import TERM_FILE
 from actors.remoting.signing import PRIVATE_MODE
 from store.commitlog.log_paths import COMMIT_LOG, LogPaths
@@ -99,9 +99,9 @@ def check_first_members(stores: Sequence[NewStore]) -> list[str]:
     return _problems(_check_first, "the first of a Raft group", stores)
 
 
-def begin_groups(stores: Sequence[NewStore]) -> list[str]:
+def bootstrap_groups(stores: Sequence[NewStore]) -> list[str]:
     """Make stores of single brokers the first members of Raft groups; return a line for each failure."""
-    return _problems(lambda each: begin_group(Path(each.root), each.identity), "converted", stores)
+    return _problems(lambda each: bootstrap_group(Path(each.root), each.identity), "converted", stores)
 
 
 def leave_groups(stores: Sequence[NewStore]) -> list[str]:

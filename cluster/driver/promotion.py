@@ -30,7 +30,7 @@ def promote_replica(driver: Driver, name: str, confirm: Callable[[], None]) -> N
     """
     with driver.connected():
         promotion = Promotion(driver.topology, driver.home, name)
-        for line in promotion.outlook():
+        for line in promotion.preview():
             driver.report.line(line)
         if driver.dry_run:
             return
@@ -58,7 +58,7 @@ def _follow(driver: Driver, promotion: Promotion) -> None:
             driver.stop(action)
         fleet.create(driver.topology.namespace, action.spec)
         driver.await_serving([action.spec])
-        problem = fleet.wait_in_sync(driver.topology.namespace, action.spec, driver.timeout_s)
+        problem = fleet.wait_in_sync(driver.topology.namespace, action.spec, driver.timeout_s, driver.polling)
         text = f"does not follow it: {problem}" if problem else "follows it"
         driver.report.line(f"{action.name} {text}", "yellow" if problem else "")
 
@@ -121,7 +121,7 @@ class Promotion:
             raise refusal([f"{self.name} is the master of {self.broker} already"])
         return target
 
-    def outlook(self) -> Iterator[str]:
+    def preview(self) -> Iterator[str]:
         """Yield lines that say what may be lost."""
         end = _written(self._target)
         yield f"{self.name} has the log of {self.broker} up to {end:,}"

@@ -138,7 +138,7 @@ class RaftGroups:
         """Return the record of a group; None without one."""
         return self._recorded.get(name)
 
-    def begin(self, name: str) -> GroupRecord:
+    def bootstrap(self, name: str) -> GroupRecord:
         """Record a group that `settle` has given members: the store of a broker is its first one.
 
         The stores of the others are to be created. Returns the record; one that exists is kept.

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from actors.remoting.bodies.raft_members import CHANGED, DONE, RaftMember, RaftMembers
 from actors.remoting.codes import ResponseCode
+from cluster.polling import Polling
 
 if TYPE_CHECKING:
     from cluster.client import Admin
-    from store.clock import Clock
 
 POLL_S = 0.5
 NO_LEADER_S = 60
@@ -129,13 +129,7 @@ def _check_beside(
             )
 
 
-def run_change(
-    admin: Admin,
-    change: MemberChange,
-    report: Callable[[str], None],
-    sleep: Callable[[float], None],
-    clock: Clock,
-) -> None:
+def run_change(admin: Admin, change: MemberChange, report: Callable[[str], None], polling: Polling) -> None:
     """Make the steps of a change, and report each one.
 
     A change that fails or is interrupted can be repeated: it continues.
@@ -145,25 +139,22 @@ def run_change(
     """
     from cluster.client.errors import ClientError
 
-    said, failing_since_ns = "", None
+    said, poll = "", polling.begin(NO_LEADER_S, POLL_S)
     while True:
         try:
             step = admin.change_raft_members(change.broker, change.add, change.remove)
         except ClientError as error:
-            now_ns = clock.monotonic_ns()
-            failing_since_ns = now_ns if failing_since_ns is None else failing_since_ns
-            if not _may_pass(error) or now_ns - failing_since_ns > NO_LEADER_S * 1_000_000_000:
+            if not _may_pass(error) or not poll.pause():
                 raise
         else:
-            failing_since_ns = None
+            poll = polling.begin(NO_LEADER_S, POLL_S)
             if step.text and step.text != said:
                 said = step.text
                 report(said)
             if step.state == DONE:
                 return
-            if step.state == CHANGED:
-                continue
-        sleep(POLL_S)
+            if step.state != CHANGED:
+                poll.pause()
 
 
 def _may_pass(error: Exception) -> bool:

@@ -6,12 +6,12 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING
 
+from cluster.polling import SYSTEM, Polling
 from cluster.views.raft_change import NO_LEADER_S, POLL_S, plan_change, run_change
 
 if TYPE_CHECKING:
     from actors.remoting.bodies.raft_members import RaftMembers
     from cluster.client import Admin
-    from store.clock import Clock
 
 
 class MemberSteps:
@@ -21,13 +21,11 @@ class MemberSteps:
         self,
         open_admin: Callable[[str], AbstractContextManager[Admin]],
         report: Callable[[str], None],
-        sleep: Callable[[float], None],
-        clock: Clock,
+        polling: Polling = SYSTEM,
     ) -> None:
         self._open_admin = open_admin
         self._report = report
-        self._sleep = sleep
-        self._clock = clock
+        self._polling = polling
 
     def add(self, nameservers: str, broker: str, addresses: Sequence[str]) -> None:
         """Add the replicas at these addresses that are no voters yet.
@@ -35,14 +33,14 @@ class MemberSteps:
         Raises ConfigInvalid, ClientError if the group has no leader for a minute, or refuses a step.
         """
         with self._open_admin(nameservers) as admin:
-            voters = {each.store_id for each in self._led(admin, broker).members if each.is_voter}
+            voters = {each.store_id for each in self._wait_for_leader(admin, broker).members if each.is_voter}
             for address in addresses:
                 if str(admin.broker_at(address)["store_id"]) not in voters:
                     self._report(f"adding {address} to {broker}")
                     change = plan_change(admin, broker, address=address)
-                    run_change(admin, change, self._report, self._sleep, self._clock)
+                    run_change(admin, change, self._report, self._polling)
 
-    def keep_only(self, nameservers: str, broker: str, replica: int) -> None:
+    def remove_other_members(self, nameservers: str, broker: str, replica: int) -> None:
         """Remove all members but one, which must lead.
 
         Raises ConfigInvalid, ClientError if another one leads, the group has no leader, or refuses a step.
@@ -50,7 +48,7 @@ class MemberSteps:
         from cluster.client.errors import ConfigInvalid
 
         with self._open_admin(nameservers) as admin:
-            members = self._led(admin, broker).members
+            members = self._wait_for_leader(admin, broker).members
             leaders = [each.replica for each in members if each.is_leader]
             if leaders != [replica]:
                 remedy = f"`raymq transfer {broker} --to {replica}` first"
@@ -58,17 +56,16 @@ class MemberSteps:
             for number in sorted(each.replica for each in members if not each.is_leader):
                 self._report(f"removing replica {number} from {broker}")
                 change = plan_change(admin, broker, replica=number)
-                run_change(admin, change, self._report, self._sleep, self._clock)
+                run_change(admin, change, self._report, self._polling)
 
-    def _led(self, admin: Admin, broker: str) -> RaftMembers:
+    def _wait_for_leader(self, admin: Admin, broker: str) -> RaftMembers:
         """Return the members of a group, once its leader is registered."""
         from cluster.client.errors import BrokerRefused, BrokerUnreachable, ConfigInvalid
 
-        begin_ns = self._clock.monotonic_ns()
+        poll = self._polling.begin(NO_LEADER_S, POLL_S)
         while True:
             try:
                 return admin.raft_members(broker)
             except (ConfigInvalid, BrokerRefused, BrokerUnreachable):
-                if self._clock.monotonic_ns() - begin_ns > NO_LEADER_S * 1_000_000_000:
+                if not poll.pause():
                     raise
-            self._sleep(POLL_S)

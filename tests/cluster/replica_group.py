@@ -6,7 +6,8 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,19 @@ import yaml
 from cluster.client import Producer, ProducerConfig, PullConsumer
 from cluster.client.errors import ClientError
 from cluster.session.environment import make_token
+from cluster.session.ray_head import stop_head
 from tests.cluster.conftest import CLI_TIMEOUT_S, COMMIT_LOG_FILE_BYTES, REPO
 from tests.eventually import LIMIT_S, eventually
 from tests.ports import free_port
+
+
+@contextmanager
+def stopping_ray(group: Group) -> Iterator[Group]:
+    """Stop the Ray of a group at the end of the block."""
+    try:
+        yield group
+    finally:
+        stop_head(group.home)
 
 
 class Group:
@@ -58,6 +69,18 @@ class Group:
             },
         }
         self.file.write_text(yaml.safe_dump(topology))
+
+    def topology(self, **keys: Any) -> str:
+        """Return the topology with other keys of its broker; None removes a key."""
+        topology = yaml.safe_load(self.file.read_text())
+        entry = topology["brokers"][0] | keys
+        topology["brokers"][0] = {key: value for key, value in entry.items() if value is not None}
+        return yaml.safe_dump(topology)
+
+    def topology_of_single(self) -> str:
+        """Return the topology with a broker without replicas."""
+        keys = ("replicas", "replication", "replicas_on_one_node", "in_sync_replicas")
+        return self.topology(**dict.fromkeys(keys))
 
     @property
     def nameserver(self) -> str:
@@ -123,7 +146,7 @@ class Group:
 def send(producer: Producer, sent: list[bytes], count: int = 100) -> None:
     """Send messages and add the body of each acknowledged one to `sent`."""
     for _ in range(count):
-        body = b"%d" % len(sent)
+        body = b"message-%d" % len(sent)
         producer.send("T", body)
         sent.append(body)
 
@@ -139,6 +162,6 @@ def send_all(producer: Producer, sent: list[bytes], count: int = 100) -> None:
         return True
 
     for _ in range(count):
-        body = b"%d" % len(sent)
+        body = b"message-%d" % len(sent)
         eventually(lambda body=body: is_sent(body), "an acknowledged send")  # type: ignore[misc]
         sent.append(body)

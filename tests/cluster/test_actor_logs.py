@@ -15,8 +15,10 @@ from cluster.cli.operations.logs import clock_time, fields_of
 from cluster.driver.launch_errors import LaunchFailed, LaunchRefused
 from cluster.driver.launch_report import Report
 from cluster.log_files import Query, event_of, read_logs
+from cluster.polling import Polling
 from cluster.session.ray_session import Mode, Way
 from cluster.topology.topology_file import load_topology
+from tests.conftest import ClockAtRest
 
 NOW = datetime(2026, 1, 31, 12, 0, tzinfo=UTC)
 
@@ -96,12 +98,12 @@ def test_actor_without_a_log_is_refused_with_known_actors(folder: Path) -> None:
         gather(folder, actors=("broker-z",))
 
 
-def test_follow_continues_after_a_rotation(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_follow_continues_after_a_rotation(folder: Path) -> None:
     file = folder / "raymq" / "broker-a-0.log"
     write(folder, file.name, line(1, "one"), line(2, "two"))
     later = iter([lambda: write(folder, file.name, line(3, "three"), '{"time": "half'), lambda: rotate(file)])
-    monkeypatch.setattr(actor_logs.time, "sleep", lambda seconds: next(later)())
-    following = Gathering([partial(read_logs, folder)], Query("raymq", last=1)).lines(follow=True)
+    polling = Polling(ClockAtRest(), lambda _: next(later)())
+    following = Gathering([partial(read_logs, folder)], Query("raymq", last=1), polling).lines(follow=True)
     assert [event_of(next(following)[1])["event"] for _ in range(2)] == ["two", "three"]
     assert [event_of(next(following)[1])["event"] for _ in range(2)] == ["four", "five"]
 

@@ -8,15 +8,12 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-import yaml
 
 from cluster.client import Admin, Message, PullConsumer
-from cluster.session.ray_head import stop_head
 from tests.checkers import Recorder
-from tests.cluster.replica_group import Group, send_all
+from tests.cluster.replica_group import Group, send_all, stopping_ray
 from tests.cluster.test_ray_raft import leader
 from tests.eventually import eventually
 from tests.faults.test_processes import Load
@@ -27,22 +24,8 @@ MIGRATE = ("migrate", "broker-a", "--yes", "--topology")
 
 @pytest.fixture
 def group(tmp_path: Path) -> Iterator[Group]:
-    try:
-        yield Group(tmp_path, 3, "raft")
-    finally:
-        stop_head(tmp_path)
-
-
-def of(group: Group, **keys: Any) -> str:
-    """Return the group's topology with other keys of its broker; None removes a key."""
-    topology = yaml.safe_load(group.file.read_text())
-    entry = topology["brokers"][0] | keys
-    topology["brokers"][0] = {key: value for key, value in entry.items() if value is not None}
-    return yaml.safe_dump(topology)
-
-
-def single(group: Group) -> str:
-    return of(group, replicas=None, replication=None, replicas_on_one_node=None, in_sync_replicas=None)
+    with stopping_ray(Group(tmp_path, 3, "raft")) as started:
+        yield started
 
 
 def read(group: Group, is_enough: Callable[[set[bytes]], bool]) -> set[bytes]:
@@ -135,7 +118,7 @@ def kill_the_leader(group: Group, sent: list[bytes]) -> list[str]:
 def test_broker_becomes_a_group_and_a_broker_and_a_group_again(
     group: Group, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    raft, alone = group.file.read_text(), single(group)
+    raft, alone = group.file.read_text(), group.topology_of_single()
     group.file.write_text(alone)
     group.run("up")
     sent: list[bytes] = []
@@ -175,7 +158,7 @@ def test_broker_becomes_a_group_and_a_broker_and_a_group_again(
 
 def test_pair_becomes_a_group(group: Group) -> None:
     raft = group.file.read_text()
-    group.file.write_text(of(group, replication="sync", replicas=2, in_sync_replicas=2))
+    group.file.write_text(group.topology(replication="sync", replicas=2, in_sync_replicas=2))
     group.run("up")
     sent: list[bytes] = []
     with group.producer() as producer:
@@ -198,7 +181,7 @@ def test_pair_becomes_a_group(group: Group) -> None:
 
 def test_group_that_cannot_start_leaves_the_old_broker_running(group: Group) -> None:
     raft = group.file.read_text()
-    group.file.write_text(single(group))
+    group.file.write_text(group.topology_of_single())
     group.run("up")
     sent: list[bytes] = []
     with group.producer() as producer:
@@ -207,7 +190,7 @@ def test_group_that_cannot_start_leaves_the_old_broker_running(group: Group) -> 
         (group.home / "store" / "broker-a-0" / "raymq.raft.bound").write_bytes(b"%d" % (1 << 40))
         shown = group.run(*MIGRATE, code=1)
         assert "starting broker-a-0 again with the former settings" in shown
-        group.file.write_text(single(group))
+        group.file.write_text(group.topology_of_single())
         assert "already running" in group.run("up")
         send_all(producer, sent)
     group.await_all(sent)

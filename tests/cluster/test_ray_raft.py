@@ -14,11 +14,10 @@ from typing import Any
 import pytest
 
 from cluster.client import PullConsumer
-from cluster.session.ray_head import stop_head
 from store.tools.verify import verify
 from tests.checkers import Recorder, assert_consistent
 from tests.cluster.ray_storm import RayStorm
-from tests.cluster.replica_group import Group, send_all
+from tests.cluster.replica_group import Group, send_all, stopping_ray
 from tests.eventually import NEVER_S, eventually
 from tests.faults.node import BROKER
 from tests.faults.standalone_process import paused
@@ -35,10 +34,8 @@ PAUSE_S = 30.0
 
 @pytest.fixture
 def group(tmp_path: Path) -> Iterator[Group]:
-    try:
-        yield Group(tmp_path, 3, "raft", BROKER)
-    finally:
-        stop_head(tmp_path)
+    with stopping_ray(Group(tmp_path, 3, "raft", BROKER)) as started:
+        yield started
 
 
 def leader(group: Group) -> str:

@@ -9,38 +9,28 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import yaml
 
-from cluster.client.errors import BrokerRefused
-from cluster.session.ray_head import stop_head
-from tests.cluster.replica_group import Group, send
-from tests.eventually import eventually
+from tests.cluster.replica_group import Group, send, send_all, stopping_ray
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.extended]
 
 
 @pytest.fixture
 def pair(tmp_path: Path) -> Iterator[Group]:
-    try:
-        yield Group(tmp_path, replicas=2)
-    finally:
-        stop_head(tmp_path)
+    with stopping_ray(Group(tmp_path, replicas=2)) as started:
+        yield started
 
 
 @pytest.fixture
 def asynchronous(tmp_path: Path) -> Iterator[Group]:
-    try:
-        yield Group(tmp_path, 2, "async")
-    finally:
-        stop_head(tmp_path)
+    with stopping_ray(Group(tmp_path, 2, "async")) as started:
+        yield started
 
 
 @pytest.fixture
 def three(tmp_path: Path) -> Iterator[Group]:
-    try:
-        yield Group(tmp_path, replicas=3)
-    finally:
-        stop_head(tmp_path)
+    with stopping_ray(Group(tmp_path, replicas=3)) as started:
+        yield started
 
 
 def test_rolling_restart_begins_with_the_slave_and_loses_nothing(pair: Group) -> None:
@@ -66,39 +56,23 @@ def test_rolling_restart_begins_with_the_slave_and_loses_nothing(pair: Group) ->
 
 def test_single_broker_becomes_a_pair_and_a_single_broker_again(pair: Group) -> None:
     of_pair = pair.file.read_text()
-    topology = yaml.safe_load(of_pair)
-    for key in ("replicas", "replication", "in_sync_replicas", "replicas_on_one_node"):
-        del topology["brokers"][0][key]
-    of_single = yaml.safe_dump(topology)
+    of_single = pair.topology_of_single()
     pair.file.write_text(of_single)
     pair.run("up")
     sent: list[bytes] = []
     with pair.producer() as producer:
-
-        def is_sent(body: bytes) -> bool:
-            try:
-                producer.send("T", body)
-            except BrokerRefused:  # the slave of a restarted master has not connected yet
-                return False
-            return True
-
-        def send(name: str) -> None:
-            for number in range(100):
-                body = f"{name}-{number}".encode()
-                eventually(lambda body=body: is_sent(body), "a send")  # type: ignore[misc]
-                sent.append(body)
-
-        send("single")
+        send_all(producer, sent)
         pair.file.write_text(of_pair)
         pair.run("up")
-        send("pair")
+        send_all(producer, sent)  # refused until the slave of the restarted master has connected
+        last_of_pair = sent[-1]
         pair.file.write_text(of_single)
         assert "broker-a-1" in pair.run("up", "--prune")
-        send("single again")
+        send_all(producer, sent)
     pair.await_all(sent)
     pair.run("down")
     copied = pair.log(1).rstrip(b"\0")
-    assert b"pair-99" in copied
+    assert last_of_pair in copied
     assert pair.log(0).startswith(copied)
 
 

@@ -32,19 +32,16 @@ def command(
     interrupted after that is continued by the same command. Slaves are replaced by empty replicas, and their
     stores set aside; replicas that leave a group keep their stores.
     """
-    import time
-
     from cluster.client import Admin
     from cluster.launch import migrate
     from cluster.views.raft_migration import MemberSteps
-    from store.clock import SystemClock
 
     with exiting_on_errors(), exiting_on_launch_errors(), reporting(dry_run=dry_run) as report:
         migrate(
             topology,
             overrides or [],
             broker,
-            MemberSteps(Admin, report.line, time.sleep, SystemClock()),
+            MemberSteps(Admin, report.line),
             confirm=lambda: confirmed(f"Migrate {broker}?", yes=yes),
             report=report,
             dry_run=dry_run,

@@ -81,10 +81,8 @@ def _change(
     yes: bool,
     as_json: bool,
 ) -> None:
-    import time
-
+    from cluster.polling import SYSTEM
     from cluster.views.raft_change import plan_change, run_change
-    from store.clock import SystemClock
 
     with open_admin(nameserver, as_json=as_json) as (admin, out):
         change = plan_change(admin, group, address=address, replica=replica)
@@ -100,9 +98,7 @@ def _change(
                 out.line(f"warning: {change.warning}")
         if not dry_run:
             confirmed(f"Change the members of {group}?", yes=yes)
-            run_change(
-                admin, change, lambda text: None if out.is_json else out.line(text), time.sleep, SystemClock()
-            )
+            run_change(admin, change, lambda text: None if out.is_json else out.line(text), SYSTEM)
         done = f"{group} has {change.voters_after} voters"
         if change.remove.store_id and not dry_run:
             done += f"; stop replica {change.remove.replica} at {change.remove.address}, if it runs"

@@ -12,7 +12,7 @@ from actors.raft.conversion import (
     GROUP_TABLES_FILE,
     LEFT_FILE,
     UNKNOWN,
-    begin_group,
+    bootstrap_group,
     check_first,
     leave_group,
     prepare_to_join,
@@ -64,7 +64,7 @@ def test_store_becomes_the_only_member_and_is_left_again(root: Path) -> None:
     before = log_of(root)
     check_first(root, IDENTITY)
     for _ in range(2):  # an interrupted migration repeats it
-        begin_group(root, IDENTITY)
+        bootstrap_group(root, IDENTITY)
         saved = term_file(root).read()
         assert saved is not None
         assert len(saved.first_members.voters) == 1
@@ -82,21 +82,21 @@ def test_store_becomes_the_only_member_and_is_left_again(root: Path) -> None:
 
 
 def test_group_that_is_left_continues_its_history_when_it_begins_again(root: Path) -> None:
-    begin_group(root, IDENTITY)
+    bootstrap_group(root, IDENTITY)
     me = term_file(root).read().first_members.voters[0]  # type: ignore[union-attr]
     group = (GroupRecord(10, 1, Members((me, Member(1, "b")))), GroupRecord(50, 3, Members((me,))))
     known = SavedTerm(3, me, True, Members((me,)), group)
     term_file(root).write(known)
     (root / "config" / GROUP_TABLES_FILE).write_text('{"entries": [["topic", "old", {}]]}')
     leave_group(root, IDENTITY)
-    begin_group(root, IDENTITY)
+    bootstrap_group(root, IDENTITY)
     assert term_file(root).read() == known
     assert b"old" not in (root / "config" / GROUP_TABLES_FILE).read_bytes()
 
 
 def test_first_term_follows_the_epochs_of_the_master(root: Path) -> None:
     (root / EPOCH_FILE_CHECKPOINT).write_text(epoch_file_text([(2, 0), (7, 50)]))
-    begin_group(root, IDENTITY)
+    bootstrap_group(root, IDENTITY)
     saved = term_file(root).read()
     assert saved is not None
     assert saved.term == 7
@@ -107,9 +107,9 @@ def test_replica_that_is_to_join_has_no_members(root: Path) -> None:
     assert term_file(root).read() == SavedTerm()
 
 
-@pytest.mark.parametrize("step", [check_first, begin_group, leave_group])
+@pytest.mark.parametrize("step", [check_first, bootstrap_group, leave_group])
 def test_store_of_a_group_with_other_members_is_refused(root: Path, step: Steps) -> None:
-    begin_group(root, IDENTITY)
+    bootstrap_group(root, IDENTITY)
     me = term_file(root).read().first_members.voters[0]  # type: ignore[union-attr]
     for members in (Members((me, Member(1, "b"))), Members((me,), (Member(2, "c"),)), Members()):
         term_file(root).write(SavedTerm(first_members=members))
@@ -119,7 +119,7 @@ def test_store_of_a_group_with_other_members_is_refused(root: Path, step: Steps)
         assert (root / TERM_FILE).read_bytes() == content
 
 
-@pytest.mark.parametrize("step", [check_first, begin_group, leave_group])
+@pytest.mark.parametrize("step", [check_first, bootstrap_group, leave_group])
 def test_store_of_another_cluster_or_no_store_is_refused(root: Path, step: Steps) -> None:
     with pytest.raises(StoreError, match="is the store of"):
         step(root, StoreIdentity("Other", "a"))
@@ -138,12 +138,12 @@ def test_store_that_is_not_the_masters_is_refused(root: Path, file: str) -> None
 def test_store_that_has_lost_its_history_is_refused(root: Path) -> None:
     (root / "consumequeue" / GROUP_TOPIC).mkdir(parents=True)
     with pytest.raises(StoreError, match=rf"but no {LEFT_FILE}"):
-        begin_group(root, IDENTITY)
+        bootstrap_group(root, IDENTITY)
     with pytest.raises(StoreError, match="is not the store of a replica"):
         leave_group(root, IDENTITY)
 
 
-@pytest.mark.parametrize("step", [begin_group, leave_group])
+@pytest.mark.parametrize("step", [bootstrap_group, leave_group])
 def test_open_store_is_not_converted(root: Path, step: Steps) -> None:
     store = opened(root)
     with pytest.raises(StoreError, match="already open"):

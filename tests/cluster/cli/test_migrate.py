@@ -15,6 +15,7 @@ from actors.remoting.bodies.raft_members import DONE, RaftChange, RaftMember, Ra
 from cluster.cli.main import build
 from cluster.client import Admin
 from cluster.client.errors import ConfigInvalid
+from cluster.polling import Polling
 from cluster.views.raft_migration import MemberSteps
 from tests.cluster.cli.test_replica_members import GROUP, MEMBERS, FakeAdmin
 from tests.faults.scenarios import TickingClock
@@ -88,7 +89,7 @@ def steps(admin: Members) -> tuple[MemberSteps, list[str]]:
         yield cast(Admin, admin)
 
     clock = TickingClock()
-    return MemberSteps(opened, lines.append, lambda _: clock.leap(10_000), clock), lines
+    return MemberSteps(opened, lines.append, Polling(clock, lambda _: clock.leap(10_000))), lines
 
 
 def test_replicas_that_are_no_voters_yet_are_added() -> None:
@@ -102,7 +103,7 @@ def test_replicas_that_are_no_voters_yet_are_added() -> None:
 def test_all_members_but_the_leader_are_removed() -> None:
     admin = Members(voters=3)
     made, _ = steps(admin)
-    made.keep_only("ns:1", "broker-a", 0)
+    made.remove_other_members("ns:1", "broker-a", 0)
     assert admin.changed == [("remove", 1), ("remove", 2)]
 
 
@@ -110,7 +111,7 @@ def test_replica_that_does_not_lead_is_not_kept() -> None:
     admin = Members(voters=3, leader=1)
     made, _ = steps(admin)
     with pytest.raises(ConfigInvalid, match="`raymq transfer broker-a --to 0` first"):
-        made.keep_only("ns:1", "broker-a", 0)
+        made.remove_other_members("ns:1", "broker-a", 0)
     assert admin.changed == []
 
 

@@ -244,14 +244,14 @@ def test_broker_that_becomes_a_group_is_its_first_member(tmp_path: Path) -> None
     found, specs = migrating(tmp_path)
     listed = members(specs)
     assert listed[0].startswith(f"{store.identity.store_id}@")
-    group = found.begin("a")
+    group = found.bootstrap("a")
     assert group.without_store == (1, 2)
     assert exchange(tmp_path, NAMESPACE) == {"a": group}
     (problem,) = groups(tmp_path).problems(topology())
     assert "continue with `raymq migrate a`" in problem
     again, specs = migrating(tmp_path)
     assert again.problems(topology()) == []
-    assert (members(specs), again.begin("a")) == (listed, group)
+    assert (members(specs), again.bootstrap("a")) == (listed, group)
     again.save("a", replace(group, without_store=()))
     assert groups(tmp_path).problems(topology()) == []
 

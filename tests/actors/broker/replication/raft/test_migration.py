@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from actors.broker.broker_settings import BrokerSettings
-from actors.raft.conversion import begin_group, leave_group
+from actors.raft.conversion import bootstrap_group, leave_group
 from actors.raft.members import Member
 from actors.remoting.codes import RequestCode, ResponseCode
 from cluster.driver.new_stores import NewStore, create_joining_stores
@@ -53,7 +53,7 @@ class Migrated(Group):
         root = self.settings[0].store_root
         first = read_name(root)
         assert first is not None
-        begin_group(root, first.identity)
+        bootstrap_group(root, first.identity)
         self._groups += 1
         ids = [first.store_id, *(f"store-{self._groups}-{number}" for number in range(1, COUNT))]
         self.settings = [self._settings_of(0, ids)]
