@@ -315,8 +315,8 @@ class BrokerSettings(AccessSettings, MetricsSettings):
     )
     """A client that sends no heartbeat for this long is removed."""
     busy_poll_us: int = Field(default=100, ge=0, le=10_000)
-    """How long the event loop polls for the next request before it sleeps, if requests arrive one by one.
-    Replicas of a Raft group do not poll.
+    """How long the event loop polls for the next request before it sleeps, if requests arrive one by one
+    and soon after one another. Replicas of a Raft group do not poll.
     """
     compiled_turn: bool = True
     """Whether ordinary messages and batches that arrive together are appended by one call of compiled code.

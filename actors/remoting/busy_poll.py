@@ -6,7 +6,9 @@ loop calls sched_yield between polls, so that other threads that are ready to ru
 
 If several requests arrive together, polling only takes time from the processors: peers with more than one
 request in flight do not wait for a single response, and requests that arrive while the loop sleeps share the
-next turn. So the loop polls only after `_ALONE_TURNS` turns with one request each.
+next turn. If the next request arrives much later, as from a gateway whose client has to send it first, polling
+takes the time of the processes that are in the way. So the loop polls only after `_ALONE_TURNS` turns with one
+request each that arrived within about the time of polling.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from store.clock import Clock
 
 _NS_PER_US = 1_000
 _ALONE_TURNS = 2
+_LATE_RATIO = 3  # a request that finds the loop asleep arrives later, by the time of wake-ups
 
 
 class BusyPoll:
@@ -30,17 +33,24 @@ class BusyPoll:
         self._until_ns = 0
         self._is_polling = False
         self._alone = 0
+        self._ended_ns = 0
 
-    def note_concurrent(self) -> None:
-        """Record that this turn has more than one request."""
-        self._alone = -1
+    def note_received(self, *, is_alone: bool) -> None:
+        """Record that requests arrived; `is_alone` if it is one request, the first of this turn."""
+        if self._for_ns:
+            waited_ns = self._clock.monotonic_ns() - self._ended_ns
+            if not is_alone or waited_ns > _LATE_RATIO * self._for_ns:
+                self._alone = -1
 
     def after_turn(self, loop: asyncio.AbstractEventLoop) -> None:
         """Start polling if this turn and those before it had one request each; a turn has just ended."""
-        self._alone += 1
-        if not self._for_ns or self._alone < _ALONE_TURNS:
+        if not self._for_ns:
             return
-        self._until_ns = self._clock.monotonic_ns() + self._for_ns
+        self._alone += 1
+        self._ended_ns = self._clock.monotonic_ns()
+        if self._alone < _ALONE_TURNS:
+            return
+        self._until_ns = self._ended_ns + self._for_ns
         if not self._is_polling:
             self._is_polling = True
             loop.call_soon(self._poll, loop)

@@ -132,8 +132,7 @@ class InputQueue:
         reader = self._reader
         reader.received(count)
         is_first = self._hub.request_tick()
-        if not is_first or reader.has_several:
-            self._hub.busy_poll.note_concurrent()
+        self._hub.busy_poll.note_received(is_alone=is_first and not reader.has_several)
         if reader.unread_bytes <= _ASIDE_BYTES and reader.has_only(self._costly_codes):
             reader.set_aside()
             self._is_set_aside = True

@@ -23,33 +23,43 @@ class SteppingClock:
         return 0
 
 
-def clock_reads(for_us: int, turns: str) -> int:
-    """Return how often the clock is read after turns with one request (".") or several ("+")."""
+def polls_after(for_us: int, turns: str) -> int:
+    """Return how often the loop polls after turns, each poll 10 µs after the one before.
+
+    "." is a turn with one request, "+" one with several, and "_" one whose request arrived 400 µs late.
+    """
     clock = SteppingClock()
 
-    async def story() -> None:
+    async def story() -> int:
         loop = asyncio.get_running_loop()
         poll = BusyPoll(clock, for_us)
         for turn in turns:
-            if turn == "+":
-                poll.note_concurrent()
+            if turn == "_":
+                clock.reads += 40
+            poll.note_received(is_alone=turn != "+")
             poll.after_turn(loop)
+        before = clock.reads
         for _ in range(1000):
             await asyncio.sleep(0)
+        return clock.reads - before
 
-    asyncio.run(story())
-    return clock.reads
+    return asyncio.run(story())
 
 
-@pytest.mark.parametrize(("turns", "reads"), [("..", 11), ("......", 15)])
-def test_polling_stops_when_the_time_after_the_last_turn_is_over(turns: str, reads: int) -> None:
-    assert clock_reads(100, turns) == reads
+@pytest.mark.parametrize("turns", ["..", "......"])
+def test_polling_stops_when_the_time_after_the_last_turn_is_over(turns: str) -> None:
+    assert polls_after(100, turns) == 10
 
 
 @pytest.mark.parametrize(("turns", "polls"), [(".", False), ("+.", False), ("+..", True)])
 def test_polling_needs_two_turns_with_one_request(turns: str, polls: bool) -> None:
-    assert (clock_reads(100, turns) > 0) is polls
+    assert (polls_after(100, turns) > 0) is polls
+
+
+@pytest.mark.parametrize(("turns", "polls"), [("_____", False), ("_..", True)])
+def test_polling_needs_requests_that_follow_soon(turns: str, polls: bool) -> None:
+    assert (polls_after(100, turns) > 0) is polls
 
 
 def test_zero_time_disables_polling() -> None:
-    assert clock_reads(0, "......") == 0
+    assert polls_after(0, "......") == 0
