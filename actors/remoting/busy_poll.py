@@ -6,9 +6,9 @@ loop calls sched_yield between polls, so that other threads that are ready to ru
 
 If several requests arrive together, polling only takes time from the processors: peers with more than one
 request in flight do not wait for a single response, and requests that arrive while the loop sleeps share the
-next turn. If the next request arrives much later, as from a gateway whose client has to send it first, polling
-takes the time of the processes that are in the way. So the loop polls only after `_ALONE_TURNS` turns with one
-request each that arrived within about the time of polling.
+next turn. If requests arrive much later, as from a gateway whose client has to send them first, polling takes
+time from these processes. So the loop polls only after `_ALONE_TURNS` turns with one request each that
+arrived within `_LATE_RATIO` times the time of polling.
 """
 
 from __future__ import annotations
