@@ -115,12 +115,14 @@ def down(topology: Topology, report: Report | None = None) -> int:
                 report.line(
                     f"stopped {actor.name}{f' (not stopped cleanly: {stop_error})' if stop_error else ''}"
                 )
+        if not mine:
+            report.line(f"cluster {topology.cluster} is not running")
         record = read_record(home)
-        if record is None or way.mode is Mode.SUBMITTED:
-            report.line("Ray keeps running: it was not started by `raymq up`")
-        elif others:
+        if others:
             names = ", ".join(f"{actor.name} ({actor.namespace})" for actor in others)
             report.line(f"Ray keeps running: it also runs {names}")
+        elif record is None or way.mode is Mode.SUBMITTED:
+            report.line("Ray keeps running: it was not started by `raymq up` of this cluster")
         else:
             with report.working("stopping Ray"):
                 count = stop_head(home)
@@ -258,6 +260,17 @@ def status(topology: Topology) -> list[ActorStatus]:
     mine.sort(key=lambda actor: (creation_order(actor.spec), actor.name))
     specs = [actor.spec for actor in mine if actor.spec is not None]
     return [ActorStatus(actor, why_failing(actor, specs)) for actor in mine]
+
+
+def other_clusters(topology: Topology) -> list[str]:
+    """Return the names of the other clusters on this Ray; an empty list if no Ray is running."""
+    home = home_of(topology.cluster)
+    way = choose_way(topology, home, os.environ)
+    if way.mode is Mode.STARTED and not is_connected():
+        return []
+    with session(topology, home, way):
+        _, others = split_by_cluster(fleet.observe(topology.namespace), topology)
+    return sorted({actor.spec.cluster for actor in others if actor.spec is not None})
 
 
 def with_missing_node(actor: Running, without_node: Mapping[str, str]) -> Running:

@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Self
 
+from cluster.counted import counted
+
 QUIET_S = 3.0
 """Seconds without a send after which the broker starts to refuse sends."""
 
@@ -99,11 +101,13 @@ class DrainProgress:
     def remaining(self, *, is_closed: bool, offline: Sequence[GroupLag] = ()) -> str:
         """Return what a drain waits for. `offline`: groups without members that it waits for too."""
         if not is_closed:
-            return f"{self.producers} producers still send; they refresh their routes every 30 s"
+            return (
+                f"{counted(self.producers, 'producer')} still sending; they refresh their routes every 30 s"
+            )
         if not self.is_complete:
             return f"it started {self.up_s:.0f} s ago, and clients send heartbeats every 30 s"
         left = [*self.reading, *offline]
-        more = f" and {len(left) - SHOWN} more groups" if len(left) > SHOWN else ""
+        more = f" and {counted(len(left) - SHOWN, 'more group')}" if len(left) > SHOWN else ""
         return f"unread messages of {', '.join(map(str, left[:SHOWN]))}{more}"
 
     def summary(self, broker: str) -> str:
@@ -120,8 +124,9 @@ class DrainProgress:
             return f"{broker} would be writable again"
         left = sum(group.unread for group in self.reading)
         return (
-            f"{broker} would be not writable, refuse sends once its {self.producers} producers use other "
-            f"brokers, and be drained when {left:,} messages are read; it keeps running"
+            f"{broker} would be not writable, refuse sends once other brokers have its "
+            f"{counted(self.producers, 'producer')}, and be drained when its groups have read "
+            f"{counted(left, 'message')}; it keeps running"
         )
 
 

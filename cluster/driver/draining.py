@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from actors.host.ray_port import ActorMethodFailed, ActorNotFound, ActorUnavailable
+from cluster.counted import counted
 from cluster.driver import fleet
 from cluster.driver.drain import Drain, DrainProgress, Step
 from cluster.driver.kinds import BROKER
@@ -34,13 +35,16 @@ class Draining:
             self.report.line(f"would stop {self.actor.name}, a replica; its store is kept")
             return
         name, progress = self.actor.name, self._request("look")
-        self.report.line(f"would make {name} not writable and wait for {progress.producers} producers")
+        producers = counted(progress.producers, "producer")
+        self.report.line(f"would make {name} not writable and wait for {producers}")
         if not progress.is_complete:
             self.report.line(
                 f"{name} started {progress.up_s:.0f} s ago: not all of its clients have sent a heartbeat yet"
             )
         for group in progress.reading:
-            self.report.line(f"would wait until group {group.group} has read {group.unread:,} messages")
+            self.report.line(
+                f"would wait until group {group.group} has read {counted(group.unread, 'message')}"
+            )
         self._report_absent_groups(progress)
         self.report.line(f"would stop {name}; its store is kept")
 
@@ -119,9 +123,10 @@ class Draining:
 
     def _report_absent_groups(self, progress: DrainProgress) -> None:
         for group in progress.absent:
+            unread = counted(group.unread, "unread message")
             self.report.line(
-                f"group {group.group} has no online members and {group.unread:,} unread messages here: it can"
-                " read them when the broker is started again",
+                f"group {group.group} has no online members and {unread} here: it can read them when the"
+                " broker is started again",
                 "yellow",
             )
 

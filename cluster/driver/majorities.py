@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Iterator
 
 from actors.host.service_host import State
 from cluster.driver.plan import RAFT_STATE, Running
-from cluster.driver.replica_roles import RAFT_ROLES
+from cluster.driver.replica_roles import RAFT_ROLES, knows_its_group
 
 
 def lost_majorities(
@@ -49,4 +49,6 @@ def _number(replica: Running) -> int:
 
 
 def _takes_part(replica: Running) -> bool:
-    return replica.state == State.SERVING and replica.details.get(RAFT_STATE) in RAFT_ROLES
+    details = replica.details
+    is_serving = replica.state == State.SERVING and details.get(RAFT_STATE) in RAFT_ROLES
+    return is_serving and knows_its_group(details)

@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from cluster.counted import counted
 from cluster.driver.kinds import AUTOSCALER
 from cluster.topology.topology import (
     LOOPBACK_HOSTS,
@@ -169,14 +170,14 @@ def pending_reason(resource: str, nodes: Sequence[Node], free: float, autoscaler
     if free >= 1:
         return ""
     total = sum(node.resources[resource] for node in having)
-    taken = f"all {total:g} units of {resource!r} on {len(having)} nodes are taken"
+    taken = f"all {total:g} units of {resource!r} on {counted(len(having), 'node')} are taken"
     found = taken if having else f"no live node has the resource {resource!r}"
     if not autoscaler.is_running:
         more = "no autoscaler of Ray runs; start a node with this resource"
     elif resource in autoscaler.infeasible or not autoscaler.may_add(resource):
         more = "no node type of Ray's autoscaler has it; add a node type"
     elif autoscaler.starting:
-        more = f"Ray's autoscaler is starting {autoscaler.starting} nodes"
+        more = f"Ray's autoscaler is starting {counted(autoscaler.starting, 'node')}"
     elif autoscaler.failures:
         more = f"Ray's autoscaler could not start a node ({autoscaler.failures[-1]})"
     else:

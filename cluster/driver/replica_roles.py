@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,6 +13,8 @@ from cluster.driver.plan import RAFT_STATE, Running
 
 RAFT_ROLES = frozenset(role.value for role in Role)
 """Values of `raft_state` of a replica that takes part in its group; others say why it does not."""
+NO_MEMBER = "not a member"
+"""Role of a replica that is not in its group: it was removed, or lost its store, or waits to be added."""
 
 
 @dataclass(frozen=True)
@@ -20,7 +22,7 @@ class ReplicaRole:
     """The role of one replica.
 
     Attributes:
-        name: "master" or "slave"; of a Raft group "leader", "follower", "candidate", or "failed".
+        name: "master" or "slave"; of a Raft group "leader", "follower", "candidate", "failed", or NO_MEMBER.
         lag_bytes: How much of the master's log a slave lacks; None for a master, and without a master.
         is_in_sync: True for a slave that follows and lacks at most IN_SYNC_BYTES; None as for `lag_bytes`.
         term: Of a replica of a Raft group, its term.
@@ -32,6 +34,11 @@ class ReplicaRole:
     is_in_sync: bool | None = None
     term: int | None = None
     voters: tuple[int, int] | None = None
+
+    @property
+    def is_member(self) -> bool:
+        """False for a replica that is not in its Raft group."""
+        return self.name != NO_MEMBER
 
     @property
     def is_bare_majority(self) -> bool:
@@ -53,6 +60,11 @@ def replica_roles(running: Iterable[Running]) -> dict[str, ReplicaRole]:
     }
 
 
+def knows_its_group(details: Mapping[str, Any]) -> bool:
+    """Return True unless a replica of a Raft group says that it knows no group that it belongs to."""
+    return bool(details.get("raft_voters", True))
+
+
 def _role(actor: Running, master: Running | None) -> ReplicaRole:
     if _is_raft(actor):
         return _in_raft_group(actor, master)
@@ -70,9 +82,19 @@ def _in_raft_group(actor: Running, leader: Running | None) -> ReplicaRole:
         return ReplicaRole("failed")
     state = str(details[RAFT_STATE])
     role = ReplicaRole(state if state in RAFT_ROLES else "failed", term=int(details["raft_term"]))
+    if state in RAFT_ROLES and not (knows_its_group(details) and _is_known_to(leader, actor)):
+        return replace(role, name=NO_MEMBER)
     if _leads(actor):
         return replace(role, voters=(int(details["raft_active_voters"]), int(details["raft_voters"])))
     return _behind(role, actor, leader, follows=state == Role.FOLLOWER.value)
+
+
+def _is_known_to(leader: Running | None, actor: Running) -> bool:
+    """Return False if the leader names the others in its group, and `actor` is not among them."""
+    if leader is None or leader.name == actor.name or "raft_match" not in leader.details:
+        return True
+    others = [each.partition(":")[0].strip() for each in str(leader.details["raft_match"]).split(",")]
+    return str(_setting(actor, "replica") or 0) in others
 
 
 def _behind(role: ReplicaRole, actor: Running, master: Running | None, *, follows: bool) -> ReplicaRole:

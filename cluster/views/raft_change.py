@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from actors.remoting.bodies.raft_members import CHANGED, DONE, RaftMember, RaftMembers
 from actors.remoting.codes import ResponseCode
+from cluster.counted import counted
 from cluster.polling import Polling
 
 if TYPE_CHECKING:
@@ -47,10 +48,15 @@ class MemberChange:
         """What the group cannot survive afterwards; empty for an odd number of voters from 3 on."""
         count = self.voters_after
         if count < 3:
-            return f"with {count} voters the group stops if one of them is lost"
+            return f"with {counted(count, 'voter')} the group stops if one of them is lost"
         if count % 2 == 0:
-            return f"{count} voters survive the loss of no more replicas than {count - 1}"
+            return f"{counted(count, 'voter')} survive the loss of no more replicas than {count - 1}"
         return ""
+
+    @property
+    def leaves_a_broker(self) -> bool:
+        """True if the removed member may still run: the new broker has not taken its place."""
+        return bool(self.remove.store_id) and self.remove.address != self.add.address
 
     def as_json(self) -> dict[str, Any]:
         """Return the facts of the change."""

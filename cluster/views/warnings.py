@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from cluster.counted import counted
 from cluster.views.samples import GroupSample, Sample
 from store.message.validate import RETRY_TOPIC_PREFIX
 
@@ -45,7 +46,9 @@ def notices(sample: Sample, now_ms: int) -> Sequence[Notice]:
             found.append(Notice("warning", text, f"brokers/{broker.broker}"))
     dead = sum(each.load.dead_letters or 0 for each in sample.brokers or () if each.load is not None)
     if dead:
-        found.append(Notice("warning", f"{dead:,} dead letters wait to be resent or purged", "dead-letters"))
+        found.append(
+            Notice("warning", f"{counted(dead, 'dead letter')} to be resent or purged", "dead-letters")
+        )
     late = [
         (now_ms - group.behind_since_ms, name, group)
         for name, group in (sample.groups or {}).items()
@@ -60,8 +63,8 @@ def _late(name: str, group: GroupSample, behind_ms: int) -> str:
     topics = [
         topic for topic, each in group.topics.items() if each.lag and not topic.startswith(RETRY_TOPIC_PREFIX)
     ]
-    where = ", ".join(topics[:3]) + (f" and {len(topics) - 3} more topics" if len(topics) > 3 else "")
-    return f"{name} is {_span(behind_ms // 1000)} behind on {where}: {group.lag:,} messages"
+    where = ", ".join(topics[:3]) + (f" and {len(topics) - 3} more" if len(topics) > 3 else "")
+    return f"{name} is {_span(behind_ms // 1000)} behind on {where}: {counted(group.lag, 'message')}"
 
 
 def _span(seconds: int) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from io import StringIO
 
+import pytest
 from rich.console import Console
 
 from cluster.cli.operations.status import COLUMNS, as_row, formatted, lag_of, show
@@ -103,7 +104,7 @@ def test_role_is_not_shown_without_replication() -> None:
 
 def in_group(number: int, state: str, heard: int = 0, **details: object) -> Running:
     known = {"raft_state": state, "raft_term": 7, "raft_voters": 3, "raft_active_voters": heard}
-    return replica(number, {"replication": "raft"}, **known, **details)
+    return replica(number, {"replication": "raft"}, **{**known, **details})
 
 
 def test_role_of_replicas_of_a_raft_group_is_shown_with_the_lag_of_followers() -> None:
@@ -115,6 +116,26 @@ def test_role_of_replicas_of_a_raft_group_is_shown_with_the_lag_of_followers() -
     assert "failed" in shown
     assert as_row(ActorStatus(leader, ""), replica_roles([leader])[leader.name])["is_bare_majority"] is False
     assert "follower, term 7, lag unknown" in table([others[0]])
+
+
+@pytest.mark.parametrize(
+    ("number", "voters"), [pytest.param(2, 0, id="lost its store"), pytest.param(3, 3, id="was removed")]
+)
+def test_replica_that_is_not_in_its_group_is_not_shown_as_a_copy(number: int, voters: int) -> None:
+    leader = in_group(0, "leader", 2, written=3_000, raft_match="1: 3000, 2: 1000")
+    actor = in_group(number, "follower", written=1_000, raft_voters=voters)
+    shown = table([leader, in_group(1, "follower", written=3_000), actor])
+    assert "follower, term 7, 0 B behind, in sync" in shown
+    assert shown.count("in sync") == 1
+    assert "not a member of its group" in shown
+    assert f"broker-a-{number}: is not in its Raft group" in shown
+    assert f"`raymq replica replace broker-a {number} " in shown
+
+
+def test_other_clusters_are_named_if_the_cluster_does_not_run() -> None:
+    out = StringIO()
+    show(Console(file=out, width=80), "shop", [], ["Raft"])
+    assert "running: Raft; give the topology file of the cluster: `raymq status FILE`" in out.getvalue()
 
 
 def test_group_on_a_bare_majority_is_shown() -> None:

@@ -11,6 +11,7 @@ import typer
 from cluster.cli.console import Failed, Output, Refusal, confirmed, open_admin
 from cluster.cli.options import NAMESERVER, AsJson, DryRun, Group, Nameserver, Yes, examples
 from cluster.cli.topics.message_view import as_page, body_text
+from cluster.counted import counted
 from cluster.views import dead_letters as views
 from cluster.views.dead_letters import DeadLetter
 from cluster.views.offsets import parse_queue
@@ -125,7 +126,7 @@ def resend(
         else:
             found = _selected(admin, group, queue, offset, identifier)
         if not dry_run and found:
-            confirmed(f"Send {len(found)} dead letters of {group} again?", yes=yes)
+            confirmed(f"Send {counted(len(found), 'dead letter')} of {group} again?", yes=yes)
             admin.resend_dead_letters(group, [each.message for each in found], to=to.value)
         _report(out, "resend", "resent", group, len(found), dry_run=dry_run)
 
@@ -147,7 +148,7 @@ def purge(
         until_ms = None if until is None else parse_time_ms(until)
         count = _existing(admin, group, admin.purge_dead_letters(group, until_ms, dry_run=True))
         if not dry_run and count:
-            confirmed(f"Purge {count} dead letters of {group}?", yes=yes)
+            confirmed(f"Purge {counted(count, 'dead letter')} of {group}?", yes=yes)
             count = admin.purge_dead_letters(group, until_ms)
         _report(out, "purge", "purged", group, count, dry_run=dry_run)
 
@@ -180,5 +181,5 @@ def _selected(
 
 
 def _report(out: Output, verb: str, done: str, group: str, count: int, *, dry_run: bool) -> None:
-    what = f"{f'would {verb}' if dry_run else done} {count} dead letters of {group}"
+    what = f"{f'would {verb}' if dry_run else done} {counted(count, 'dead letter')} of {group}"
     out.done(what, group=group, messages=count, dry_run=dry_run)

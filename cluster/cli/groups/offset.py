@@ -9,6 +9,7 @@ import typer
 
 from cluster.cli.console import Failed, Output, confirmed, open_admin
 from cluster.cli.options import NAMESERVER, AsJson, DryRun, Group, Nameserver, Topic, Yes, examples
+from cluster.counted import counted
 from cluster.views import offsets
 
 if TYPE_CHECKING:
@@ -95,7 +96,7 @@ def clone(
     with open_admin(nameserver, as_json=as_json) as (admin, out):
         rows = [asdict(change) for change in offsets.preview_clone(admin, source, target, topic)]
         if not dry_run:
-            confirmed(f"Copy the offsets of {source} to {target} in {len(rows)} queues?", yes=yes)
+            confirmed(f"Copy the offsets of {source} to {target} in {counted(len(rows), 'queue')}?", yes=yes)
             admin.clone_offsets(source, target, topic)
         out.table(f"{'would clone' if dry_run else 'cloned'} {source} to {target}", _COLUMNS, rows)
 
@@ -115,7 +116,7 @@ def _move(
     topic = next(iter(targets)).topic
     rows = [asdict(change) for change in offsets.preview(admin, group, targets)]
     if not dry_run:
-        confirmed(f"{verb.capitalize()} {group} in {len(rows)} queues of {topic}?", yes=yes)
+        confirmed(f"{verb.capitalize()} {group} in {counted(len(rows), 'queue')} of {topic}?", yes=yes)
         for queue, target in targets.items():
             admin.reset_offset(group, queue, target)
     out.table(f"{'would ' if dry_run else ''}{verb} {group}", _COLUMNS, rows)

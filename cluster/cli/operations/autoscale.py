@@ -10,6 +10,7 @@ import typer
 from cluster.cli.console import exiting_on_launch_errors, is_interactive
 from cluster.cli.options import AsJson, Broker, Overrides, TopologyOption, Yes, examples
 from cluster.cli.tables import escaped_text, fitted
+from cluster.counted import counted
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -90,7 +91,7 @@ def run_dry(
     from cluster.autoscale.commands import dry_run
 
     def show_decision(decision: Decision, brokers: int) -> None:
-        typer.echo(f"{brokers} brokers, would be {decision.target}: {decision.reason}")
+        typer.echo(f"{counted(brokers, 'broker')}, would be {decision.target}: {decision.reason}")
 
     with exiting_on_launch_errors(reads_only=True):
         dry_run(topology, overrides or [], show_decision, decisions)

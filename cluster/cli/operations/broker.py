@@ -10,6 +10,7 @@ import typer
 
 from cluster.cli.console import Failed, confirmed, open_admin
 from cluster.cli.options import NAMESERVER, AsJson, Broker, DryRun, Nameserver, Yes, examples
+from cluster.counted import counted
 from cluster.views import brokers
 from store.clock import SystemClock
 
@@ -192,12 +193,12 @@ def writable(
         facts: dict[str, Any] = {"broker": broker, "writable": on, "dry_run": dry_run}
         if dry_run:
             topics = len(admin.broker_topics(broker))
-            out.done(f"{broker} would be {what} in {topics} topics", topics=topics, **facts)
+            out.done(f"{broker} would be {what} in {counted(topics, 'topic')}", topics=topics, **facts)
             return
         if not on:
             confirmed(f"Disable writes to {broker}?", yes=yes)
         topics = admin.set_writable(broker, writable=on)
-        out.done(f"{broker} is {what} in {topics} topics", topics=topics, **facts)
+        out.done(f"{broker} is {what} in {counted(topics, 'topic')}", topics=topics, **facts)
 
 
 @app.command(epilog=examples("raymq broker restart broker-a --dry-run", "raymq broker restart broker-a"))

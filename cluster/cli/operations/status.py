@@ -47,7 +47,7 @@ def command(
     from rich.console import Console
 
     from cluster.driver.replica_roles import replica_roles
-    from cluster.launch import status
+    from cluster.launch import other_clusters, status
     from cluster.topology.topology_file import load_topology
 
     console = Console()
@@ -60,7 +60,7 @@ def command(
         if as_json or not console.is_terminal:
             typer.echo(json.dumps({"cluster": given.cluster, "actors": rows}))
         else:
-            show(console, given.cluster, rows)
+            show(console, given.cluster, rows, () if found else other_clusters(given))
         if not found or any(actor.failing for actor in found):
             raise typer.Exit(EXIT_NOT_SERVING)
 
@@ -82,16 +82,27 @@ def as_row(entry: ActorStatus, role: ReplicaRole | None = None) -> dict[str, Any
         "role": role.name if role else None,
         "lag_bytes": role.lag_bytes if role else None,
         "is_in_sync": role.is_in_sync if role else None,
+        "is_member": role.is_member if role else None,
         "term": role.term if role else None,
         "is_bare_majority": role.is_bare_majority if role and role.voters else None,
         "details": dict(actor.details),
     }
 
 
-def show(console: Console, cluster: str, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Print a table of the actors, followed by the reason for each that is not serving."""
+def show(
+    console: Console, cluster: str, rows: Sequence[Mapping[str, Any]], others: Sequence[str] = ()
+) -> None:
+    """Print a table of the actors, followed by the reason for each that is not serving.
+
+    `others`: names of clusters that run, to be shown if this one does not.
+    """
     if not rows:
-        console.print(f"cluster {cluster} is not running; start it with `raymq up`")
+        console.print(f"cluster {cluster} is not running; start it with `raymq up`", soft_wrap=True)
+        if others:
+            console.print(
+                f"running: {', '.join(others)}; give the topology file of the cluster: `raymq status FILE`",
+                markup=False, highlight=False, soft_wrap=True,
+            )  # fmt: skip
         return
     console.print(f"cluster {cluster}", style="bold", highlight=False, markup=False)
     cells = [formatted(row) for row in rows]
@@ -101,6 +112,10 @@ def show(console: Console, cluster: str, rows: Sequence[Mapping[str, Any]]) -> N
     for row in rows:
         if row["reason"]:
             console.print(escaped_text(f"{row['actor']}: {row['reason']}"), style="red")
+        if row["is_member"] is False:
+            console.print(
+                escaped_text(f"{row['actor']}: {_how_to_join(row)}"), style="yellow", soft_wrap=True
+            )
 
 
 def formatted(row: Mapping[str, Any]) -> dict[str, Any]:
@@ -119,10 +134,19 @@ def formatted(row: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
+def _how_to_join(row: Mapping[str, Any]) -> str:
+    group, _, number = row["actor"].rpartition("-")
+    return (
+        f"is not in its Raft group, and has no copy that counts: `raymq replica replace {group} {number} "
+        f"{row['address']}` if its store was lost, `raymq replica add {group} {row['address']}` if it is new "
+        "or was removed"
+    )
+
+
 def _style(row: Mapping[str, Any]) -> str | None:
     if row["state"] != "serving":
         return "red"
-    return "yellow" if row.get("is_bare_majority") else None
+    return "yellow" if row.get("is_bare_majority") or row.get("is_member") is False else None
 
 
 def role_of(row: Mapping[str, Any]) -> str | None:
@@ -130,6 +154,8 @@ def role_of(row: Mapping[str, Any]) -> str | None:
     role = row.get("role")
     if role is None or role == "master":
         return role
+    if row["is_member"] is False:
+        return f"{role} of its group"
     parts = [role]
     if row["term"] is not None:
         parts.append(f"term {row['term']}")

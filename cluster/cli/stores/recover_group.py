@@ -8,6 +8,7 @@ from cluster.cli import console
 from cluster.cli.console import Output, Refusal, confirmed, exiting_on_errors
 from cluster.cli.options import AsJson, DryRun, Store, Yes, examples
 from cluster.cli.stores.store_tools import exiting_on_store_errors
+from cluster.counted import counted
 
 RECOVER_GROUP = examples(
     "raymq replica recover-group ~/.raymq/DefaultCluster/store/broker-a-1 --dry-run",
@@ -27,7 +28,11 @@ def recover_group(path: Store, dry_run: DryRun = False, yes: Yes = False, as_jso
     from store.clock import SystemClock
 
     out = Output(as_json=as_json)
-    with exiting_on_store_errors(), exiting_on_errors(), recovering_group(path, SystemClock()) as recovery:
+    with (
+        exiting_on_store_errors("raymq replica"),
+        exiting_on_errors(),
+        recovering_group(path, SystemClock()) as recovery,
+    ):
         plan = recovery.plan()
         if not out.is_json:
             voters = ", ".join(str(each.replica) for each in plan.members.voters)
@@ -40,7 +45,7 @@ def recover_group(path: Store, dry_run: DryRun = False, yes: Yes = False, as_jso
             if plan.missing_bytes:
                 out.line(f"this store itself has lost {plan.missing_bytes:,} confirmed bytes")
             if plan.unconfirmed:
-                out.line(f"{plan.unconfirmed:,} messages that may not have been acknowledged are kept")
+                out.line(f"kept, though perhaps not acknowledged: {counted(plan.unconfirmed, 'message')}")
         if not dry_run:
             if not yes and not console.is_interactive():
                 raise Refusal("this gives up messages: confirm it with --yes, as no terminal can be asked")

@@ -37,7 +37,7 @@ def resync(path: Store, dry_run: DryRun = False, yes: Yes = False, as_json: AsJs
     from store.tools.resync import resyncing
 
     output = Output(as_json=as_json)
-    with exiting_on_store_errors(), exiting_on_errors(), resyncing(path) as work:
+    with exiting_on_store_errors("raymq replica"), exiting_on_errors(), resyncing(path) as work:
         plan = work.plan()
         divergence = plan.divergence
         if not output.is_json:

@@ -8,6 +8,7 @@ import typer
 
 from cluster.cli.console import confirmed, open_admin
 from cluster.cli.options import NAMESERVER, AsJson, DryRun, Nameserver, Yes, examples
+from cluster.counted import counted
 
 Group = Annotated[
     str, typer.Argument(help="Broker name of the group, for example broker-a.", show_default=False)
@@ -99,7 +100,7 @@ def _change(
         if not dry_run:
             confirmed(f"Change the members of {group}?", yes=yes)
             run_change(admin, change, lambda text: None if out.is_json else out.line(text), SYSTEM)
-        done = f"{group} has {change.voters_after} voters"
-        if change.remove.store_id and not dry_run:
+        done = f"{group} has {counted(change.voters_after, 'voter')}"
+        if change.leaves_a_broker and not dry_run:
             done += f"; stop replica {change.remove.replica} at {change.remove.address}, if it runs"
         out.done("nothing was changed" if dry_run else done, **change.as_json(), dryRun=dry_run)

@@ -191,18 +191,18 @@ def _run(work: Callable[[Progress], Result], what: str, again: str = "nothing wa
 
 
 @contextmanager
-def exiting_on_store_errors() -> Iterator[None]:
-    """Print an error of the store or its files raised inside, and exit with its code."""
+def exiting_on_store_errors(command: str = "raymq store") -> Iterator[None]:
+    """Print an error of the store or its files raised inside, after `command`, and exit with its code."""
     from store.disk.files import explain
     from store.store_errors import StoreError
 
     try:
         yield
     except (StoreError, ValueError) as error:
-        print_error(f"raymq store: {error}")
+        print_error(f"{command}: {error}")
         raise typer.Exit(EXIT_REFUSED) from error
     except OSError as error:
-        print_error(f"raymq store: {error.filename or 'a file'}: {explain(error)}")
+        print_error(f"{command}: {error.filename or 'a file'}: {explain(error)}")
         raise typer.Exit(EXIT_FAILED) from error
 
 

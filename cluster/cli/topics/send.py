@@ -14,6 +14,7 @@ import typer
 from cluster.cli.console import Output, Refusal, exiting_on_errors, is_interactive, parse_pairs
 from cluster.cli.options import NAMESERVER, AsJson, Nameserver, argument_bytes, examples
 from cluster.cli.topics.message_view import decode_line
+from cluster.counted import counted
 from cluster.views.messages import place_of
 from cluster.views.offsets import parse_queue
 
@@ -135,7 +136,7 @@ def _send_lines(producer: Producer, messages: Iterator[Message], where: dict[str
                 progress.update(task, completed=tally.sent)
     finally:
         queues = dict(sorted(tally.queues.items()))
-        out.done(f"{tally.sent:,} messages sent", sent=tally.sent, queues=queues)
+        out.done(f"{counted(tally.sent, 'message')} sent", sent=tally.sent, queues=queues)
 
 
 class _Tally:

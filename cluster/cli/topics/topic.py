@@ -9,6 +9,7 @@ import typer
 
 from cluster.cli.console import confirmed, open_admin
 from cluster.cli.options import NAMESERVER, AsJson, DryRun, Nameserver, Topic, Yes, examples
+from cluster.counted import counted
 from cluster.views import topics
 
 app = typer.Typer(no_args_is_help=True, help="Topics: list, create, describe, change, delete.")
@@ -67,7 +68,7 @@ def create(
             brokers=brokers or None,
         )
         names = route.brokers()
-        what = f"{topic}: {plan.queues} queues on each of {', '.join(names)}"
+        what = f"{topic}: {counted(plan.queues, 'queue')} on each of {', '.join(names)}"
         out.done(what, topic=topic, queues=len(route.keyed), brokers=names)
 
 
@@ -96,7 +97,7 @@ def stats(topic: Topic, nameserver: Nameserver = NAMESERVER, as_json: AsJson = F
             return
         columns = ("broker", "queue", "min_offset", "max_offset", "messages", "last_ms")
         out.table(f"topic {topic}", columns, [asdict(each) for each in found.queues])
-        out.line(f"{found.messages:,} messages; put TPS of the last minute: {found.put_tps:,.1f}")
+        out.line(f"{counted(found.messages, 'message')}; put TPS of the last minute: {found.put_tps:,.1f}")
 
 
 @app.command(epilog=examples("raymq topic perm orders r", "raymq topic perm orders rw -b broker-a"))
@@ -132,7 +133,7 @@ def delete(
     with open_admin(nameserver, as_json=as_json) as (admin, out):
         found = topics.topic_progress(admin, topic)
         count, groups = found.messages, admin.groups_of_topic(topic)
-        what = f"topic {topic}: {count:,} messages in {len(found.queues)} queues"
+        what = f"topic {topic}: {counted(count, 'message')} in {counted(len(found.queues), 'queue')}"
         facts: dict[str, Any] = {"topic": topic, "messages": count, "groups": groups, "dry_run": dry_run}
         if dry_run:
             out.done(f"would delete {what}; consumed by {', '.join(groups) or 'no group'}", **facts)

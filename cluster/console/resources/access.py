@@ -10,6 +10,7 @@ import msgspec
 
 from cluster.client import Admin
 from cluster.console.routes import Name, Plan, Short, plan, route
+from cluster.counted import counted
 from cluster.views.access import Rule, UserView, list_rules, list_users
 
 Names = Annotated[tuple[Name, ...], msgspec.Meta(max_length=50)]
@@ -50,7 +51,9 @@ class AccessResources:
     def delete_user(self, admin: Admin, user: Name) -> Plan:
         """Delete a user with its rules. Raises ClientError."""
         rows = _rules_of(admin, user)
-        return plan("delete", f"user {user} and {len(rows)} rules", partial(admin.delete_user, user), rows)
+        return plan(
+            "delete", f"user {user} and {counted(len(rows), 'rule')}", partial(admin.delete_user, user), rows
+        )
 
     @route(
         "POST",

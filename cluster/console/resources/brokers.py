@@ -12,6 +12,7 @@ import msgspec
 from cluster.client import Admin
 from cluster.console.api_errors import ApiError
 from cluster.console.routes import Name, Plan, plan, route
+from cluster.counted import counted
 from cluster.driver.drain import DrainProgress, GroupLag
 from cluster.views.brokers import BrokerView, list_brokers
 from store.clock import Clock
@@ -86,7 +87,7 @@ class BrokerResources:
             raise ApiError(400, what, "Use a name that its page lists.")
         rows = [{"setting": key, "before": present[key], "after": value} for key, value in settings.items()]
         act = partial(admin.change_broker_config, broker, settings)
-        return plan("change", f"{len(rows)} settings of {broker}", act, rows)
+        return plan("change", f"{counted(len(rows), 'setting')} of {broker}", act, rows)
 
     @route("POST", "/brokers/{broker}/restart", "broker restart {broker}")
     def restart(self, admin: Admin, broker: Name) -> Plan:
@@ -104,7 +105,7 @@ class BrokerResources:
         """Allow or refuse writes in the routes, until the next registration. Raises ClientError."""
         state = "writable" if writable else "not writable"
         return Plan(
-            f"{broker} would be {state} in {len(admin.broker_topics(broker))} topics",
+            f"{broker} would be {state} in {counted(len(admin.broker_topics(broker)), 'topic')}",
             partial(admin.set_writable, broker, writable=writable),
-            lambda topics: f"{broker} is {state} in {topics} topics",
+            lambda topics: f"{broker} is {state} in {counted(topics, 'topic')}",
         )

@@ -12,6 +12,7 @@ from cluster.client import Admin
 from cluster.console.api_errors import ApiError
 from cluster.console.resources.messages import Bodies, shown
 from cluster.console.routes import Name, Plan, Short, plan, route
+from cluster.counted import counted
 from cluster.views import dead_letters as views
 from cluster.views.dead_letters import DeadLetter, DeadLetterCount
 from cluster.views.times import parse_time_ms
@@ -57,7 +58,7 @@ class DeadLetterResources:
         rows = [{name: self._row(each).get(name) for name in _SHOWN} for each in found]
         target = "the group" if to == "group" else "their topics, so all groups receive them"
         send = partial(admin.resend_dead_letters, group, [each.message for each in found], to=to)
-        return plan("send", f"{len(found)} dead letters of {group} to {target}", send, rows)
+        return plan("send", f"{counted(len(found), 'dead letter')} of {group} to {target}", send, rows)
 
     @route("POST", "/dead-letters/{group}/purge", "dlq purge {group} --until={until}")
     def purge(self, admin: Admin, group: Name, until: Short | None = None) -> Plan:

@@ -16,6 +16,7 @@ from cluster.console.history import Curves
 from cluster.console.resources.lists import Listing, Page, Size, listing
 from cluster.console.routes import Name, Plan, Short, plan, route
 from cluster.console.sampler import Sampler
+from cluster.counted import counted
 from cluster.views import offsets
 from cluster.views.clients import Clients, MemberState, QueueOwner, list_clients, member_state, queue_owners
 from cluster.views.groups import GroupDetails, describe_group, list_groups, members_of
@@ -176,7 +177,7 @@ class GroupResources:
         """Copy the offsets of a group to the group `target`. Raises ClientError, ApiError."""
         _check_exists(admin, group)
         rows = offsets.preview_clone(admin, group, target, topic)
-        what = f"the offsets of {group} to {target} in {len(rows)} queues"
+        what = f"the offsets of {group} to {target} in {counted(len(rows), 'queue')}"
         return plan("copy", what, partial(admin.clone_offsets, group, target, topic), rows)
 
 
@@ -192,15 +193,15 @@ def _move(admin: Admin, group: str, targets: Mapping[MessageQueue, int]) -> Plan
 
     _check_exists(admin, group)
     rows = offsets.preview(admin, group, targets)
-    return plan("set", f"the offsets of {group} in {len(rows)} queues: {_moved(rows)}", act, rows)
+    return plan("set", f"the offsets of {group} in {counted(len(rows), 'queue')}: {_moved(rows)}", act, rows)
 
 
 def _moved(rows: Sequence[offsets.OffsetChange]) -> str:
     steps = [row.after - row.before for row in rows if row.before is not None]
     again, skipped = -sum(min(step, 0) for step in steps), sum(max(step, 0) for step in steps)
     new = sum(row.before is None for row in rows)
-    parts = [f"{again:,} messages are consumed again", f"{skipped:,} are skipped"]
-    return ", ".join(parts + ([f"{new} queues had no offset"] if new else []))
+    parts = [f"{counted(again, 'message')} consumed again", f"{skipped:,} skipped"]
+    return ", ".join(parts + ([f"{counted(new, 'queue')} without an offset"] if new else []))
 
 
 def _check_exists(admin: Admin, group: str) -> None:

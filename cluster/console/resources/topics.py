@@ -14,6 +14,7 @@ from cluster.console.history import Curves
 from cluster.console.resources.lists import Listing, Page, Size, listing
 from cluster.console.routes import Name, Plan, Short, plan, route
 from cluster.console.sampler import Sampler
+from cluster.counted import counted
 from cluster.views.topics import (
     TopicDetails,
     TopicProgress,
@@ -136,7 +137,8 @@ class TopicResources:
     def delete_topic(self, admin: Admin, topic: Name) -> Plan:
         """Delete a topic. Raises ClientError."""
         progress = topic_progress(admin, topic)
-        what = f"topic {topic}: {progress.messages:,} messages in {len(progress.queues)} queues"
+        messages, queues = counted(progress.messages, "message"), counted(len(progress.queues), "queue")
+        what = f"topic {topic}: {messages} in {queues}"
         rows = [
             {"group": group, "loses": "its offsets in this topic"} for group in admin.groups_of_topic(topic)
         ]

@@ -61,7 +61,7 @@ def test_failed_output_of_a_stored_message_says_that_it_is_stored(raymq: Raymq) 
     for given in ("raymq send TOPIC x -n ADDRESS", "echo x | raymq send TOPIC -n ADDRESS"):
         code, _, errors = shell(raymq, f"{given} > /dev/full", topic)
         assert (code, errors.count("\n")) == (1, 1), errors
-        assert "SEND_OK" in errors or "1 messages sent" in errors
+        assert "SEND_OK" in errors or "1 message sent" in errors
         assert errors.endswith("but standard output failed: No space left on device\n")
     code, _, errors = shell(raymq, "raymq topic create TOPIC-2 -n ADDRESS > /dev/full", topic)
     assert code == 1

@@ -241,7 +241,7 @@ def test_delete_asks_for_confirmation_on_a_terminal(raymq: Raymq, monkeypatch: p
     monkeypatch.setattr("cluster.cli.console.is_interactive", lambda: True)
     code, _, errors = raymq.run("topic", "delete", topic, given="n\n")
     assert code == 1
-    assert "1 messages in 4 queues? [y/N]" in errors
+    assert "1 message in 4 queues? [y/N]" in errors
     assert "nothing was changed" in errors
     assert raymq.run("topic", "delete", topic, given="y\n")[0] == 0
     assert topic not in {row["topic"] for row in raymq.ok("topic", "list")}

@@ -45,7 +45,7 @@ def test_dlq_resend_selected_then_all(raymq: Raymq) -> None:
     assert len(raymq.ok("dlq", "list", group)) == 3
     assert sum(row["lag"] for row in raymq.ok("offset", "show", group, topic)) == 1
     assert raymq.ok("dlq", "resend", group, "--max", "2", "--yes")["messages"] == 2
-    assert "resent 1 dead letters" in raymq.shown("dlq", "resend", group, "--yes")
+    assert "resent 1 dead letter of" in raymq.shown("dlq", "resend", group, "--yes")
     assert raymq.ok("dlq", "list", group) == []
     assert len(raymq.ok("dlq", "list", group, "--all")) == 4
     assert raymq.ok("dlq", "resend", group, "--yes")["messages"] == 0

@@ -89,6 +89,14 @@ def test_preview_says_what_the_group_survives(change: dict[str, Any], voters: in
     assert (plan.voters_after, plan.warning) == (voters, warning)
 
 
+def test_only_a_removed_broker_whose_place_is_not_taken_is_to_be_stopped() -> None:
+    assert planned(FakeAdmin(), replica=1).leaves_a_broker
+    assert planned(FakeAdmin(), replica=1, address="h:1").leaves_a_broker
+    assert not planned(FakeAdmin(), address="h:1").leaves_a_broker
+    same = FakeAdmin(replica=1, store_id="new", address="h1:1")
+    assert not planned(same, replica=1, address="h1:1").leaves_a_broker
+
+
 def test_interrupted_replacement_of_a_lost_disk_is_continued() -> None:
     """The old store of the same number is removed already: the new one must not be removed."""
     admin = FakeAdmin(replica=1, store_id="new")

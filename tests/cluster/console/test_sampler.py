@@ -73,7 +73,7 @@ def broker(name: str, of: BrokerLoad | None) -> BrokerView:
         ),
         (
             Sample(at_ms=1, brokers=[broker("a", load(dead_letters=2)), broker("b", load(dead_letters=3))]),
-            ["5 dead letters wait to be resent or purged"],
+            ["5 dead letters to be resent or purged"],
         ),
         (Sample(at_ms=1, brokers=[broker("a", replace(load(), raft_voters=3, raft_active_voters=3))]), []),
         (

@@ -77,10 +77,10 @@ def test_group_is_created_changed_and_deleted(console: Console, admin: Admin, na
 @pytest.mark.parametrize(
     ("given", "offset", "words"),
     [
-        ({"to": "earliest"}, 0, "2 messages are consumed again, 0 are skipped"),
-        ({"to": "latest"}, 10, "0 messages are consumed again, 8 are skipped"),
-        ({"queue": "a:0", "offset": 5}, 5, "0 messages are consumed again, 3 are skipped"),
-        ({"queue": "a:0", "to": "latest"}, 10, "8 are skipped"),
+        ({"to": "earliest"}, 0, "2 messages consumed again, 0 skipped"),
+        ({"to": "latest"}, 10, "0 messages consumed again, 8 skipped"),
+        ({"queue": "a:0", "offset": 5}, 5, "0 messages consumed again, 3 skipped"),
+        ({"queue": "a:0", "to": "latest"}, 10, "8 skipped"),
     ],
 )
 def test_offsets_are_reset(

@@ -73,7 +73,7 @@ def test_summary_names_the_state_and_the_command_that_stops_a_drained_broker() -
     left, gone = GroupLag("reads", 1, 5), GroupLag("gone", 0, 7)
     assert progress(1, left).summary("b") == "b is not being drained"
     assert DrainProgress(100, 1, 2, [left], "draining").summary("b") == (
-        "b is being drained and waits: 2 producers still send; they refresh their routes every 30 s"
+        "b is being drained and waits: 2 producers still sending; they refresh their routes every 30 s"
     )
     closed = DrainProgress(100, 1, 2, [gone, left], "closed")
     assert closed.summary("b") == "b is being drained and waits: unread messages of reads: 5"

@@ -51,7 +51,7 @@ def test_loopback_is_accepted_if_all_nodes_have_loopback_addresses() -> None:
     [
         ([HEAD, SLOT], 1.0, ANY, ""),
         ([HEAD], 0.0, Autoscaler(), "no live node has the resource 'broker_slot'; no autoscaler of Ray runs"),
-        ([HEAD, SLOT], 0.0, ANY, "all 1 units of 'broker_slot' on 1 nodes are taken; waiting for Ray's auto"),
+        ([HEAD, SLOT], 0.0, ANY, "all 1 units of 'broker_slot' on 1 node are taken; waiting for Ray's auto"),
         ([HEAD], 0.0, OTHERS, "no node type of Ray's autoscaler has it; add a node type"),
         ([HEAD], 0.0, Autoscaler(is_running=True, infeasible={"broker_slot"}), "no node type of Ray's"),
         ([HEAD], 0.0, Autoscaler(is_running=True, starting=2), "Ray's autoscaler is starting 2 nodes"),

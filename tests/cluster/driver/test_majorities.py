@@ -17,11 +17,13 @@ def replica(number: int, state: str = "follower", voters: str = "0, 1, 2", **cha
     settings = {"broker_name": "a", "replica": number, "replication": "raft"}
     spec = ActorSpec(BROKER, f"a-{number}", "C", settings, none, none, "", f"/store/a-{number}")
     details = {"raft_state": state, "raft_term": changes.pop("term", 7), "raft_voter_numbers": voters}
+    details["raft_voters"] = len(voters.split(",")) if voters else 0
     return Running("raymq", spec.name, spec, **{"state": "serving", "details": details, **changes})
 
 
 THREE = [replica(0, "leader"), replica(1), replica(2)]
 LOST = replica(1, "this replica takes no part in its group: its log is damaged")
+EMPTY = replica(2, voters="", term=0)
 SILENT = replica(1, state="silent", details={})
 
 
@@ -33,6 +35,7 @@ SILENT = replica(1, state="silent", details={})
         pytest.param(THREE, ["a-0", "a-1", "a-2"], 0, id="all"),
         pytest.param([THREE[0], LOST, THREE[2]], ["a-2"], 1, id="failed replica"),
         pytest.param([THREE[0], LOST, THREE[2]], ["a-1"], None, id="stop of the failed replica"),
+        pytest.param([*THREE[:2], EMPTY], ["a-1"], 1, id="replica that lost its store"),
         pytest.param([THREE[0], SILENT, THREE[2]], ["a-0"], 1, id="silent replica"),
         pytest.param(THREE[:2], ["a-0"], 1, id="replica that does not run"),
         pytest.param(THREE[:1], ["a-0"], None, id="no majority before"),

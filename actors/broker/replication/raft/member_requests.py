@@ -175,7 +175,7 @@ class MemberRequests:
         if add is not None and add in new.voters and not node.has_caught_up(add):
             copied = node.match_offsets.get(add, 0)
             return RaftChange(
-                WAITING, f"replica {add.replica} has copied the log up to {copied:,} of {node.confirmed:,}"
+                WAITING, f"replica {add.replica} has copied the log up to {copied:,} of {node.confirmed:,} B"
             )
         if add is not None:
             new = new.with_addresses({add: address})

@@ -101,8 +101,9 @@ def _own_store_id(settings: BrokerSettings, ids: Sequence[str], open_store: Open
     if wanted:
         raise StoreError(
             f"has no store, but raft_members names store {wanted} for replica {replica}: restore it, or "
-            "replace the replica (`raymq replica replace`); one that has lost its store must not continue "
-            "under the old id, because it has lost what it acknowledged",
+            "start it with an empty store and without raft_members (`raymq up --join`), and replace it "
+            "(`raymq replica replace`); one that has lost its store must not continue under the old id, "
+            "because it has lost what it acknowledged",
             root,
         )
     store = open_store(GroupConfirm())
