@@ -1,6 +1,6 @@
 """Following: a replica copies the log of its leader.
 
-no leader ──LeaderNotice──→ fetch ──Records──→ append, fetch again at once
+no leader ──LeaderNotice──→ fetch ──Records──→ append, fetch again when they are flushed
                               ├────Mismatch──→ truncate what diverged, fetch again
                               ├────JoinFrom──→ begin a new log there, fetch again
                               └───NotServed──→ wait for the next notice
@@ -35,6 +35,7 @@ class Following:
         # Random, so that a response to a fetch from before a restart is recognized.
         self._request_id = state.rng.getrandbits(62)
         self._sent = 0
+        self._fetches_when_flushed = False
         self._acked = 0
         self._verified = 0
         self._verified_term = -1
@@ -83,6 +84,7 @@ class Following:
             return
         self._request_id += 1
         self._sent = now
+        self._fetches_when_flushed = False
         end, term_before = state.end, state.history.term_before(state.end)
         self._acked = self._durable()
         state.send(
@@ -105,13 +107,17 @@ class Following:
         """The end of the part that is flushed and equals the leader's log."""
         return min(self._state.flushed, self._verified)
 
-    def on_flushed(self) -> None:
-        """Acknowledge what the last flush has made durable."""
+    def on_flushed(self, now: int) -> None:
+        """Acknowledge what the last flush has made durable, with the next fetch if it is due."""
         state = self._state
-        if state.leader is not None and self._durable() > self._acked:
+        if state.leader is None or self._durable() <= self._acked:
+            return
+        if self._fetches_when_flushed:
+            self._fetch(now)
+        else:
             self._acked = self._durable()
             state.send(state.leader, Ack(state.me, state.term, self._acked))
-            self._become_electable()
+        self._become_electable()
 
     # ---- responses -----------------------------------------------------------------------------------------
 
@@ -120,7 +126,11 @@ class Following:
         return response.request_id == self._request_id and response.sender == self._state.leader
 
     def on_records(self, response: Records, now: int) -> None:
-        """Append the records, confirm what the leader has confirmed of them, and fetch again."""
+        """Append the records, and confirm what the leader has confirmed of them.
+
+        The next fetch acknowledges the records: it is sent when they are flushed, at the latest after
+        `fetch_timeout_ms`.
+        """
         state = self._state
         if response.offset != state.end:
             state.fail(f"records for offset {response.offset:,}, but the log ends at {state.end:,}")
@@ -136,7 +146,10 @@ class Following:
         self._leader_end = min(self._leader_end, response.end)
         state.confirm(min(response.confirmed, self._verified))
         self._become_electable()
-        self._fetch(now)
+        if state.flushed < state.end:
+            self._fetches_when_flushed = True
+        else:
+            self._fetch(now)
 
     def _become_electable(self) -> None:
         if not self._state.is_electable and self.has_caught_up():

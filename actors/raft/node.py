@@ -293,7 +293,7 @@ class RaftNode:
         if self._state.role is Role.LEADER:
             self._leading.on_flushed()
         else:
-            self._following.on_flushed()
+            self._following.on_flushed(now)
 
     def _on_damaged(self, damaged: Damaged, now: int) -> None:
         self._state.lose_leadership(f"the log is damaged at offset {damaged.begin:,}")
