@@ -107,6 +107,10 @@ class Following:
         """The end of the part that is flushed and equals the leader's log."""
         return min(self._state.flushed, self._verified)
 
+    def _awaits_flush(self) -> bool:
+        """Return True if the next fetch can acknowledge more after the flush that is due or in flight."""
+        return self._state.flushed < self._state.end
+
     def on_flushed(self, now: int) -> None:
         """Acknowledge what the last flush has made durable, with the next fetch if it is due."""
         state = self._state
@@ -146,7 +150,8 @@ class Following:
         self._leader_end = min(self._leader_end, response.end)
         state.confirm(min(response.confirmed, self._verified))
         self._become_electable()
-        if state.flushed < state.end:
+        if self._awaits_flush():
+            self._request_id += 1  # a copy of this response is not expected any more
             self._fetches_when_flushed = True
         else:
             self._fetch(now)

@@ -23,6 +23,9 @@ from actors.raft.messages import (
 )
 from actors.raft.state import ReplicaState, Role
 
+CONFIRM_MS = 5
+"""A follower learns so much later what is confirmed if nothing is appended; its reads end there."""
+
 
 @dataclass(slots=True)
 class Progress:
@@ -35,6 +38,8 @@ class Progress:
     match: int = 0
     """End of the part that it has flushed as well."""
     is_electable: bool = True
+    told: int = 0
+    """The confirmed position in the last response to it."""
     held: FetchRequest | None = None
     held_since: int = 0
 
@@ -51,6 +56,7 @@ class Leading:
         self._next_tick = 0
         self._checked = 0
         self._transfer: tuple[Member, int] | None = None
+        self._confirm_at: int | None = None  # when followers without new records learn what is confirmed
 
     # ---- role ----------------------------------------------------------------------------------------------
 
@@ -62,6 +68,7 @@ class Leading:
         state.leader = state.me
         self._progress = {each: Progress(now) for each in state.members.everyone if each != state.me}
         self._opens_at, self._is_open, self._transfer = None, False, None
+        self._confirm_at = None
         self._checked = now
         state.effects.append(BecomeLeader(state.term))
         state.effects.append(AppendGroupRecord(state.term, state.members))
@@ -96,6 +103,11 @@ class Leading:
             return
         if self._transfer is not None and now >= self._transfer[1]:
             self._transfer = None
+        if self._confirm_at is not None and now >= self._confirm_at:
+            self._confirm_at = None
+            for member, progress in self._progress.items():
+                if progress.held is not None and progress.told < state.confirmed:
+                    self._respond(member, progress)
         next_tick = now + state.timing.hold_ms
         for member, progress in self._progress.items():
             if progress.held is None:
@@ -105,7 +117,7 @@ class Leading:
                 self._respond(member, progress)
             else:
                 next_tick = min(next_tick, progress.held_since + state.timing.hold_ms)
-        self._next_tick = next_tick
+        self._next_tick = next_tick if self._confirm_at is None else min(next_tick, self._confirm_at)
 
     def hears_majority(self, now: int) -> bool:
         """Return True if a majority of the voters has sent something within an election time."""
@@ -140,12 +152,15 @@ class Leading:
         }
         self.on_appended(end)
 
-    def on_flushed(self) -> None:
+    def on_flushed(self, now: int) -> None:
         """Count the leader's own flush."""
-        self.advance()
+        self.advance(now)
 
-    def advance(self) -> None:
-        """Confirm what a majority of the voters has flushed, from the first record of this term on."""
+    def advance(self, now: int) -> None:
+        """Confirm what a majority of the voters has flushed, from the first record of this term on.
+
+        The followers learn it with the next records, or after CONFIRM_MS if there are none.
+        """
         state = self._state
         offset = self.majority_offset()
         if offset <= state.confirmed or not self.is_of_this_term(offset):
@@ -156,7 +171,9 @@ class Leading:
             state.effects.append(OpenForSends(state.term))
         if self._transfer is not None:
             self._hand_over(self._transfer[0], self._progress[self._transfer[0]])
-        self._respond_to_held()
+        if self._confirm_at is None:
+            self._confirm_at = now + CONFIRM_MS
+            self._next_tick = min(self._next_tick, self._confirm_at)
 
     def majority_offset(self) -> int:
         """Return the greatest offset up to which a majority of the voters has flushed the leader's log."""
@@ -203,12 +220,11 @@ class Leading:
             return
         progress.verified = max(progress.verified, offset)
         progress.held, progress.held_since = request, now
-        self.count(request.sender, progress, min(request.flushed, offset))
-        if progress.held is request:
-            if offset < state.end:
-                self._respond(request.sender, progress)
-            else:
-                self._next_tick = min(self._next_tick, now + state.timing.hold_ms)
+        self.count(request.sender, progress, min(request.flushed, offset), now)
+        if offset < state.end:
+            self._respond(request.sender, progress)
+        else:
+            self._next_tick = min(self._next_tick, now + state.timing.hold_ms)
 
     def has_same_bytes(self, request: FetchRequest) -> bool:
         """Return True if both logs are equal before the offset of the request."""
@@ -222,14 +238,14 @@ class Leading:
         progress = self._progress.get(ack.sender)
         if progress is not None:
             progress.heard = now
-            self.count(ack.sender, progress, ack.flushed)
+            self.count(ack.sender, progress, ack.flushed, now)
 
-    def count(self, sender: Member, progress: Progress, flushed: int) -> None:
+    def count(self, sender: Member, progress: Progress, flushed: int, now: int) -> None:
         """Raise the position of a follower, and confirm what has a majority now."""
         match = min(flushed, progress.verified)
         if match > progress.match:
             progress.match = match
-            self.advance()
+            self.advance(now)
         self._hand_over(sender, progress)
 
     def _respond_to_held(self) -> None:
@@ -240,7 +256,7 @@ class Leading:
     def _respond(self, member: Member, progress: Progress) -> None:
         state, request = self._state, progress.held
         assert request is not None
-        progress.held = None
+        progress.held, progress.told = None, state.confirmed
         history = state.history.since(request.offset)
         response = Records(
             state.me, state.term, request.request_id, request.offset, state.confirmed, state.end, history, b""

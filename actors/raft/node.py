@@ -291,7 +291,7 @@ class RaftNode:
     def _on_flushed(self, flushed: Flushed, now: int) -> None:
         self._state.flushed = flushed.offset
         if self._state.role is Role.LEADER:
-            self._leading.on_flushed()
+            self._leading.on_flushed(now)
         else:
             self._following.on_flushed(now)
 

@@ -82,9 +82,9 @@ def _lead_without_record(leading: Leading, now: int) -> None:
 begin = Leading.begin
 
 
-def _count_unverified(leading: Leading, sender: Member, progress: Any, flushed: int) -> None:
+def _count_unverified(leading: Leading, sender: Member, progress: Any, flushed: int, now: int) -> None:
     progress.verified = max(progress.verified, flushed)
-    count(leading, sender, progress, flushed)
+    count(leading, sender, progress, flushed, now)
 
 
 count = Leading.count
@@ -193,7 +193,11 @@ MUTATIONS = (
         30,
         ((Leading, "has_same_bytes", _is_short_enough),),
     ),
-    Mutation("bytes are acknowledged before the flush", 30, ((Following, "_durable", _durable_unflushed),)),
+    Mutation(
+        "bytes are acknowledged before the flush",
+        30,
+        ((Following, "_durable", _durable_unflushed), (Following, "_awaits_flush", always(False))),
+    ),
     Mutation(
         "bytes are acknowledged that were not compared",
         3000,
@@ -201,7 +205,7 @@ MUTATIONS = (
     ),
     Mutation(
         "records of an old term are confirmed by counting",
-        30,
+        200,
         ((Leading, "is_of_this_term", always(True)),),
     ),
     Mutation(
@@ -241,7 +245,7 @@ MUTATIONS = (
     ),
     Mutation(
         "a voter is replaced in one step",
-        1000,
+        3000,
         ((simulation_module, "next_change", _swap_voters), (leading_module, "check_change", always(None))),
     ),
     Mutation("a wiped replica keeps its identity", 300, ((Simulation, "_fault_wipe", _wipe_with_same_id),)),

@@ -10,6 +10,7 @@ import pytest
 from actors.raft import effects as do
 from actors.raft.effects import SavedTerm
 from actors.raft.history import GroupRecord
+from actors.raft.leading import CONFIRM_MS
 from actors.raft.members import Member, Members, NotAllowed
 from actors.raft.messages import (
     Ack,
@@ -151,6 +152,30 @@ def test_messages_of_strangers_and_old_terms_are_refused_by_name() -> None:
     assert "term 2 is over" in refusal.reason
 
 
+def test_confirmation_travels_with_the_next_records() -> None:
+    node = a_node()
+    now, end = opened(node), RECORD_BYTES
+    node.on(FetchRequest(B, node.term, 2, end, node.term, end, True), now)
+    effects = node.on(Appended(end + 10), now)
+    (records,) = of(effects, do.SendRecords)
+    assert (records.to, records.message.confirmed) == (B, end)
+    assert sent(node.on(Tick(), now + CONFIRM_MS), Records) == []
+
+
+def test_confirmation_is_sent_alone_if_no_records_follow() -> None:
+    node = a_node()
+    now, end = opened(node), RECORD_BYTES
+    node.on(Appended(end + 10), now)
+    node.on(Flushed(end + 10), now)
+    effects = node.on(FetchRequest(B, node.term, 2, end + 10, node.term, end + 10, True), now)
+    assert of(effects, do.Confirm) == [do.Confirm(end + 10)]
+    assert sent(effects, Records) == []
+    assert node.deadline <= now + CONFIRM_MS
+    (records,) = sent(node.on(Tick(), now + CONFIRM_MS), Records)
+    assert records.confirmed == end + 10
+    assert sent(node.on(Tick(), now + 2 * CONFIRM_MS), Records) == []
+
+
 def test_leadership_is_lost_before_anything_of_another_leader_is_accepted() -> None:
     node = a_node()
     now = opened(node)
@@ -181,7 +206,23 @@ def test_records_are_appended_confirmed_and_acknowledged_once_flushed() -> None:
     assert of(effects, do.Append) == [do.Append(100, bytes(40))]
     assert of(effects, do.Confirm) == [do.Confirm(120)]
     assert node.epochs == [(3, 0), (4, 100)]
-    assert sent(node.on(Flushed(140), 12), Ack) == [Ack(A, 4, 140)]
+    (fetch,) = sent(node.on(Flushed(140), 12), FetchRequest)
+    assert (fetch.offset, fetch.flushed) == (140, 140)
+
+
+def test_second_copy_of_records_is_ignored_while_they_are_flushed() -> None:
+    node, fetch = a_follower()
+    records = Records(B, 4, fetch.request_id, 100, 120, 140, (), bytes(40))
+    assert of(node.on(records, 11), do.Append) == [do.Append(100, bytes(40))]
+    assert node.on(records, 11) == []
+
+
+def test_fetch_does_not_wait_longer_than_the_fetch_time_out_for_a_flush() -> None:
+    node, fetch = a_follower()
+    node.on(Records(B, 4, fetch.request_id, 100, 120, 140, (), bytes(40)), 11)
+    (fetch,) = sent(node.on(Tick(), 10 + TIMING.fetch_timeout_ms), FetchRequest)
+    assert (fetch.offset, fetch.flushed) == (140, 100)
+    assert sent(node.on(Flushed(140), 900), Ack) == [Ack(A, 4, 140)]
 
 
 def test_response_to_an_earlier_request_is_ignored() -> None:
@@ -245,11 +286,10 @@ def test_replica_that_lost_bytes_waits_for_all_it_may_have_acknowledged() -> Non
     node, fetch = a_follower_that_lost_bytes(100)
     history = (GroupRecord(120, 4, MEMBERS),)
     # The leader may confirm up to 240 with what this replica had acknowledged before the loss.
-    effects = node.on(Records(B, 4, fetch.request_id, 100, 140, 240, history, bytes(60)), 11)
-    (fetch,) = sent(effects, FetchRequest)
-    node.on(Flushed(160), 12)
+    node.on(Records(B, 4, fetch.request_id, 100, 140, 240, history, bytes(60)), 11)
+    (fetch,) = sent(node.on(Flushed(160), 12), FetchRequest)
     assert not node.is_electable
-    (fetch,) = sent(node.on(Records(B, 4, fetch.request_id, 160, 240, 300, (), bytes(80)), 13), FetchRequest)
+    node.on(Records(B, 4, fetch.request_id, 160, 240, 300, (), bytes(80)), 13)
     assert not node.is_electable
     node.on(Flushed(240), 14)
     assert node.is_electable
