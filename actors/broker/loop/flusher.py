@@ -12,11 +12,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from concurrent.futures import Future
+from contextlib import suppress
 from functools import partial
 from typing import Protocol
 
-from store.background import BackgroundWork, wait_for
+from actors.broker.loop.flush_thread import FlushThread
 from store.clock import Clock
 from store.commitlog.flush import FlushJob
 from store.logs import get_logger
@@ -66,13 +66,12 @@ class Flusher:
         self._on_progress = on_progress
         self._flushes_each_tick = flushes_each_tick
         self._interval_ms = flush_interval_ms
-        self._background = BackgroundWork()
-        self._lane = self._background.lane("flusher")
+        self._thread = FlushThread(self._wake)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._idle = asyncio.Event()
         self._idle.set()
-        self._in_flight: Future[None] | None = None
+        self._in_flight: FlushJob | None = None
         self._is_awaited = False
         self._took_ns = 0  # duration of the last flush
         self.flushes = 0
@@ -81,7 +80,7 @@ class Flusher:
     def start(self) -> None:
         """Start the timer, under async flush. To be called on the loop that owns the store."""
         loop = self._loop = asyncio.get_running_loop()
-        self._background.on_work_done(partial(loop.call_soon_threadsafe, self._background.collect))
+        loop.call_soon(self._collect)  # a flush that has ended before had no loop to wake
         if not self._flushes_each_tick:
             self._arm_timer()
 
@@ -101,22 +100,24 @@ class Flusher:
         if self._in_flight is None or self._took_ns >= limit_ns:
             return
         self._is_awaited = True
-        wait_for(self._in_flight, limit_ns / 1e9)
-        self._background.collect()
+        has_ended = self._thread.has_ended(limit_ns / 1e9)
         self._is_awaited = False
+        if has_ended or self._thread.has_ended():  # after the last line the thread wakes the loop
+            self._done()
 
     async def stop(self) -> None:
         """Wait for the flush in flight and end the thread. The store flushes the rest when it is closed."""
         if self._timer is not None:
             self._timer.cancel()
         await self._idle.wait()
-        self._background.close()
+        self._thread.stop()
 
     def _start_flush(self) -> None:
         job = self._store.flush_job()
         if job is not None:
             self._idle.clear()
-            self._in_flight = self._lane.submit(partial(self._run, job), partial(self._done, job))
+            self._in_flight = job
+            self._thread.begin(partial(self._run, job))
 
     def _arm_timer(self) -> None:
         assert self._loop is not None
@@ -135,7 +136,21 @@ class Flusher:
         finally:
             self._took_ns = self._clock.monotonic_ns() - began_ns
 
-    def _done(self, job: FlushJob, error: Exception | None) -> None:
+    def _wake(self) -> None:
+        """Let the loop handle the end of a flush; runs on the flusher's thread."""
+        loop = self._loop
+        if loop is not None and not self._is_awaited:
+            with suppress(RuntimeError):  # the loop is closed
+                loop.call_soon_threadsafe(self._collect)
+
+    def _collect(self) -> None:
+        if self._thread.has_ended():
+            self._done()
+            self._on_progress()
+
+    def _done(self) -> None:
+        job, error = self._in_flight, self._thread.error
+        assert job is not None
         self._in_flight = None
         self._idle.set()
         self.flushes += 1
@@ -145,5 +160,3 @@ class Flusher:
         else:
             _log.error("flush_failed", error=str(error), errno=getattr(error, "errno", None))
             self._store.flush_failed(job, error)
-        if not self._is_awaited:
-            self._on_progress()
