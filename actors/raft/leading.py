@@ -38,7 +38,7 @@ class Progress:
     match: int = 0
     """End of the part that it has flushed as well."""
     is_electable: bool = True
-    told: int = 0
+    confirmed: int = 0
     """The confirmed position in the last response to it."""
     held: FetchRequest | None = None
     held_since: int = 0
@@ -106,7 +106,7 @@ class Leading:
         if self._confirm_at is not None and now >= self._confirm_at:
             self._confirm_at = None
             for member, progress in self._progress.items():
-                if progress.held is not None and progress.told < state.confirmed:
+                if progress.held is not None and progress.confirmed < state.confirmed:
                     self._respond(member, progress)
         next_tick = now + state.timing.hold_ms
         for member, progress in self._progress.items():
@@ -159,7 +159,7 @@ class Leading:
     def advance(self, now: int) -> None:
         """Confirm what a majority of the voters has flushed, from the first record of this term on.
 
-        The followers learn it with the next records, or after CONFIRM_MS if there are none.
+        The followers learn it with the next records, or CONFIRM_MS later at the latest.
         """
         state = self._state
         offset = self.majority_offset()
@@ -256,7 +256,7 @@ class Leading:
     def _respond(self, member: Member, progress: Progress) -> None:
         state, request = self._state, progress.held
         assert request is not None
-        progress.held, progress.told = None, state.confirmed
+        progress.held, progress.confirmed = None, state.confirmed
         history = state.history.since(request.offset)
         response = Records(
             state.me, state.term, request.request_id, request.offset, state.confirmed, state.end, history, b""
