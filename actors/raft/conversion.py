@@ -170,7 +170,7 @@ def _forget_tables(root: Path) -> None:
     file = JsonConfigFile(root / "config" / GROUP_TABLES_FILE)
     for path in (file.path, file.backup):
         path.unlink(missing_ok=True)
-    file.save({"entries": [], "nextOffset": UNKNOWN, "fullFrom": UNKNOWN})
+    file.save({"entries": [], "nextOffset": UNKNOWN, "fullSetFrom": UNKNOWN})
 
 
 def _group(identity: StoreIdentity) -> str:

@@ -265,7 +265,7 @@ class ConsumeQueue:
     def start_at(self, offset: int) -> None:
         """Make an empty queue begin at queue offset `offset`.
 
-        Fillers are written before this offset in its file. Raises OSError.
+        Fillers are written before this offset in its file, whose name preserves the offset. Raises OSError.
         """
         for empty in self.file_offsets():
             self.remove_file(self.file_path(empty))
@@ -274,7 +274,16 @@ class ConsumeQueue:
         self._crcs, self._times_ns = [], []
         self._mark_changed_from(self.first_offset)
         self.fill_to(offset)
+        if self._files_end <= offset:
+            self._make_file(offset)
         self.min_offset = offset
+
+    def reserve(self, offset: int) -> None:
+        """Let the next unit get queue offset `offset`, which is greater than now. Raises OSError."""
+        if self.next_offset == self.first_offset:
+            self.start_at(offset)
+        else:
+            self.fill_to(offset)
 
     def start_again(self, offset: int) -> None:
         """Drop all units, and make the queue begin at queue offset `offset`. Raises OSError.

@@ -134,6 +134,16 @@ class ConsumeQueueTable:
         if target.is_dir():
             self.removed.append(target)
 
+    def reserve_before(self, topic: str, queue_id: int, offset: int, physical_offset: int) -> None:
+        """Let a queue end at queue offset `offset` at least, as it did at CommitLog offset `physical_offset`.
+
+        The queue is shorter if the log files with its last records were deleted before this log began. A
+        queue with later records has its end from these. Raises OSError.
+        """
+        queue = self._queues.get((topic, queue_id))
+        if queue is None or (queue.next_offset < offset and queue.end_physical_offset <= physical_offset):
+            (queue or self.get(topic, queue_id)).reserve(offset)
+
     def _take_out(self, queue: ConsumeQueue, target: Path) -> None:
         """Remove one queue of a topic, with its directory moved into `target`, durably. Raises OSError."""
         directory = Path(queue.directory)

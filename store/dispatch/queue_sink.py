@@ -27,8 +27,8 @@ from store.consumequeue.consume_queue import ConsumeQueue
 from store.consumequeue.table import ConsumeQueueTable
 from store.consumequeue.unit import UNIT_BYTES
 from store.dispatch.out_of_order import OutOfOrderUnits
+from store.dispatch.queue_changes import META_TOPIC_BYTES, TopicDeletion, changes_in
 from store.dispatch.sink import RecordBatch
-from store.dispatch.topic_deletion import META_TOPIC_BYTES, deletions_in
 from store.kernels import unit_files
 from store.kernels import units as kernel
 
@@ -175,8 +175,11 @@ class ConsumeQueueSink:
             arrays = _BatchArrays(batch.file.array, batch.groups, batch.units)
             count = _write_units(self._queues, arrays, writes) if len(writes) >= _BULK_WRITE_MIN else 0
             self._count_in(writes, all_units, count)
-        for topic, position in deletions_in(batch, meta_groups) if meta_groups else ():
-            self._queues.delete_before(topic, position)
+        for change in changes_in(batch, meta_groups) if meta_groups else ():
+            if isinstance(change, TopicDeletion):
+                self._queues.delete_before(*change)
+            else:
+                self._queues.reserve_before(*change)
 
     def _count_in(self, writes: Sequence[GroupWrite], all_units: memoryview, written: int) -> None:
         for order, (_, queue, is_new, place, size_bytes, end) in enumerate(writes):

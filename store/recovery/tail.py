@@ -182,7 +182,4 @@ def reserve_lost_offsets(queues: ConsumeQueueTable, following: Mapping[tuple[str
             from_offset=queue.next_offset,
             to_offset=offset,
         )
-        if queue.next_offset == queue.first_offset:
-            queue.start_at(offset)
-        else:
-            queue.fill_to(offset)
+        queue.reserve(offset)

@@ -23,6 +23,7 @@ import orjson
 from store.commitlog.commit_log import CommitLog
 from store.commitlog.log_paths import LogPaths
 from store.commitlog.positions import Positions
+from store.consumequeue.removal import remove_derivable_queues
 from store.consumequeue.table import ConsumeQueueTable
 from store.disk.files import Descriptors, replace_file, sync_directory, sync_files
 from store.dispatch.dispatcher import Dispatcher, Mode
@@ -289,14 +290,19 @@ class Rebuild:
         self._mark.write(self._begun)
 
     def _empty(self) -> None:
-        """Remove consume queues and index, unless an interrupted rebuild has done so. Raises OSError."""
+        """Remove consume queues and index, unless an interrupted rebuild has done so.
+
+        Queues of which the log has no record are kept: nothing else has their ends. Raises OSError.
+        """
         assert self._begun is not None
         if self._begun["emptied"]:
             return
+        log_min = self.log.bases[0] if self.log.bases else 0
+        remove_derivable_queues(self.root / CONSUME_QUEUE, self.sizes.queue_file_bytes, log_min)
+        if (self.root / INDEX).exists():
+            shutil.rmtree(self.root / INDEX)
         for directory in (self.root / CONSUME_QUEUE, self.root / INDEX):
-            if directory.exists():
-                shutil.rmtree(directory)
-            directory.mkdir()
+            directory.mkdir(exist_ok=True)
         sync_directory(self.root)
         self._begun["emptied"] = True
         self._mark.write(self._begun)

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from actors.broker.replication.group_log import GroupConfirm, GroupLog
+from actors.broker.replication.raft.renewal import remove_derived
 from actors.raft.group_record import GROUP_TOPIC, decode_group_record
 from actors.raft.history import GroupRecord
 from actors.raft.members import Members
@@ -29,7 +30,7 @@ from store.message.properties import encode_properties
 from store.message.record import RecordDraft, decode_record
 from store.message_store import MessageStore
 from store.ownership.identity import StoreIdentity, read_name
-from store.recovery.summary import read_summary, summary_path
+from store.recovery.summary import read_summary
 from store.store_errors import RecordDamaged, StoreError
 from store.store_settings import StoreSettings
 from store.tools.verify import verify
@@ -169,9 +170,7 @@ class StoreLog:
         replica = self._replica
         self._joined = 0
         if self._must_rebuild:
-            summary_path(self.path).unlink(missing_ok=True)
-            for name in ("consumequeue", "index"):
-                shutil.rmtree(self.path / name, ignore_errors=True)
+            remove_derived(self.path)
             self._must_rebuild = False
         self._disk = CuttingDisk(self.path, self._rng)
         self._disks.append(self._disk)

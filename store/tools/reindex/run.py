@@ -18,7 +18,7 @@ from typing import Any, Protocol
 from store.commitlog.commit_log import CommitLog
 from store.commitlog.holes import Hole
 from store.commitlog.mapped_file import MappedFile
-from store.dispatch.topic_deletion import META_TOPIC
+from store.dispatch.queue_changes import META_TOPIC
 from store.index.index_file import IndexSnapshot
 from store.ownership.identity import AbortFile
 from store.recovery.checkpoint import StoreCheckpoint

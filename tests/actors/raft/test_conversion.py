@@ -72,7 +72,7 @@ def test_store_becomes_the_only_member_and_is_left_again(root: Path) -> None:
         with pytest.raises(StoreError, match="raymq migrate"):
             refuse_member(root)
         tables = json.loads((root / "config" / GROUP_TABLES_FILE).read_bytes())
-        assert tables == {"entries": [], "fullFrom": UNKNOWN, "nextOffset": UNKNOWN}
+        assert tables == {"entries": [], "fullSetFrom": UNKNOWN, "nextOffset": UNKNOWN}
     for _ in range(2):
         leave_group(root, IDENTITY)
         refuse_member(root)

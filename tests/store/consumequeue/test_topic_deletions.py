@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from store.disk.retired import RemoveTreeJob
-from store.dispatch.topic_deletion import META_TOPIC, deletion_properties
+from store.dispatch.queue_changes import META_TOPIC, deletion_properties
 from store.message.hosts import Host
 from store.message.message import MessageExt
 from store.message.record import RecordDraft

@@ -18,8 +18,8 @@ import orjson
 from actors.broker.replication.raft.meta_record import BEGIN, END, Entry, Key, MetaRecord, decode_meta
 from actors.broker.replication.raft.table_kinds import DEFINITIONS, TOPIC, belongs_to
 from actors.raft.conversion import GROUP_TABLES_FILE, UNKNOWN
+from store.dispatch.queue_changes import META_TOPIC
 from store.dispatch.sink import RecordBatch
-from store.dispatch.topic_deletion import META_TOPIC
 from store.json_file import JsonConfigFile
 from store.kernels import units
 from store.logs import get_logger
@@ -106,7 +106,7 @@ class GroupTables:
         return orjson.dumps(
             {
                 "nextOffset": self.next_offset,
-                "fullFrom": self.full_from,
+                "fullSetFrom": self.full_from,
                 "entries": rows,
                 "deleted": sorted(self.deleted),
             },
@@ -191,7 +191,8 @@ class GroupTables:
         deleted = typed(content.get("deleted", []), list[tuple[str, str]], "deleted")
         self.deleted = {(kind, name) for kind, name in deleted}
         self.next_offset = typed(content.get("nextOffset"), int, "nextOffset")
-        self.full_from = typed(content.get("fullFrom"), int, "fullFrom")
+        # Full sets of earlier versions had no ends of queues, and were noted under another name.
+        self.full_from = typed(content.get("fullSetFrom", UNKNOWN), int, "fullSetFrom")
 
 
 def save_tables(root: Path, content: bytes) -> None:

@@ -25,7 +25,7 @@ from actors.broker.replication.raft.meta_record import (
 from actors.broker.replication.raft.table_kinds import LOCK, OWN_TOPICS, TOPIC, Kind, belongs_to
 from actors.raft.conversion import UNKNOWN
 from store.commitlog.positions import Callback
-from store.dispatch.topic_deletion import META_TOPIC, deletion_properties
+from store.dispatch.queue_changes import META_TOPIC, deletion_properties
 from store.logs import get_logger
 from store.message.record import RecordDraft
 from store.message_store import MessageStore
@@ -235,24 +235,39 @@ class MetaLog:
         """Write all entries again while the records of the last full set are in the oldest file.
 
         So the log of each replica always has a full set: a replica that joins the group needs nothing else.
+        The set has the ends of all queues, because their records may be in no file that the replica gets. It
+        waits for deletions of topics: their queues have not been deleted yet.
         """
         positions, file_bytes = self._store.positions, self._store.settings.commit_log_file_bytes
         oldest_end = (positions.min // file_bytes + 1) * file_bytes
         full_from = self._confirmed.full_from
         is_due = full_from == UNKNOWN or full_from < oldest_end <= self._last_file
-        is_pending = self._full_end > positions.dispatched
+        is_pending = self._full_end > positions.dispatched or self._is_deleting
         if is_pending or not (is_due and self._is_open and self._leads()):
             return
         entries = dict(self._confirmed.entries)
         entries |= {key: value for key, (_, value) in self._logged.items()}
         rows = [Entry(kind, name, value) for (kind, name), value in entries.items() if value is not None]
         try:
-            for body in encode_full(rows, self._record_bytes):
-                result = self._store.append(RecordDraft(META_TOPIC, 0, body))
+            for body, properties in encode_full(rows, self._queue_ends(), self._record_bytes):
+                result = self._store.append(RecordDraft(META_TOPIC, 0, body, properties))
                 self._end = self._full_end = result.physical_offset + result.size_bytes
             _log.info("raft_full_set_logged", entries=len(rows), end=self._end)
         except StoreError as error:
             _log.warning("raft_change_not_logged", entries=len(rows), error=str(error))
+
+    @property
+    def _is_deleting(self) -> bool:
+        """True if the deletion of a topic is appended, but not dispatched yet."""
+        return any(key[0] == TOPIC and value is None for key, (_, value) in self._logged.items())
+
+    def _queue_ends(self) -> dict[str, list[tuple[int, int]]]:
+        """Return queue id and end of all queues by topic, except that of the meta records."""
+        found: dict[str, list[tuple[int, int]]] = {}
+        for topic, queue_id in self._store.queues():
+            if topic != META_TOPIC:
+                found.setdefault(topic, []).append((queue_id, self._store.max_offset(topic, queue_id)))
+        return found
 
     @property
     def _last_file(self) -> int:

@@ -2,22 +2,29 @@
 
     {"entries": [["topic", "orders", {"topicName": "orders", ...}], ["group", "audit", null]]}
     {"full": "begin", "entries": [...]}  {"full": "more", ...}  {"full": "end", ...}
+    {"full": "more", "entries": [], "queueEnds": {"orders": [[0, 1000], [1, 998]]}}
 
-An entry is [kind, name, value]; null deletes it. The records from "begin" to "end" together have all entries.
+An entry is [kind, name, value]; null deletes it. The records from "begin" to "end" together have all entries,
+and the ends of all queues, with which the dispatcher deals (`store.dispatch.queue_changes`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Any, Final, NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple, TypeVar
 
 import orjson
+
+from store.dispatch.queue_changes import ENDS_FIELD, ENDS_PROPERTIES
 
 RECORD_BYTES: Final = 256 * 1024
 """Size at which the entries of one change continue in the next record; less with small log files."""
 
 Key = tuple[str, str]
 """The kind and the name of an entry."""
+QueueEnds = Sequence[tuple[int, int]]
+"""Queue id and end of each queue of a topic."""
+Row = TypeVar("Row", bound=tuple[Any, ...])
 BEGIN, MORE, END = "begin", "more", "end"
 
 
@@ -46,12 +53,16 @@ def encode_changes(
         yield orjson.dumps({"entries": list(map(list, piece))}), piece
 
 
-def encode_full(entries: Sequence[Entry], record_bytes: int = RECORD_BYTES) -> Iterator[bytes]:
-    """Yield the bodies of the records of a full set."""
+def encode_full(
+    entries: Sequence[Entry], ends: Mapping[str, QueueEnds] | None = None, record_bytes: int = RECORD_BYTES
+) -> Iterator[tuple[bytes, bytes]]:
+    """Yield the bodies and the properties of the records of a full set; `ends` are by topic."""
     pieces = [[], *_pieces(entries, record_bytes)]
     for number, piece in enumerate(pieces):
-        yield orjson.dumps({"full": MORE if number else BEGIN, "entries": list(map(list, piece))})
-    yield orjson.dumps({"full": END, "entries": []})
+        yield orjson.dumps({"full": MORE if number else BEGIN, "entries": list(map(list, piece))}), b""
+    for rows in _pieces(list((ends or {}).items()), record_bytes):
+        yield orjson.dumps({"full": MORE, "entries": [], ENDS_FIELD: dict(rows)}), ENDS_PROPERTIES
+    yield orjson.dumps({"full": END, "entries": []}), b""
 
 
 def decode_meta(body: bytes | memoryview) -> MetaRecord:
@@ -67,8 +78,8 @@ def decode_meta(body: bytes | memoryview) -> MetaRecord:
     return MetaRecord(entries, part)
 
 
-def _pieces(entries: Sequence[Entry], record_bytes: int) -> Iterator[Sequence[Entry]]:
-    piece: list[Entry] = []
+def _pieces(entries: Sequence[Row], record_bytes: int) -> Iterator[Sequence[Row]]:
+    piece: list[Row] = []
     size_bytes = 0
     for entry in entries:
         piece.append(entry)

@@ -3,7 +3,8 @@
     raymq.raft          `joinOffset`: a log that begins earlier is another one, of which the leader has no
                         byte left; it is removed, with all that is derived from it
     raymq.raft.rebuild  damaged records are being repaired: consume queues and index, which may have what the
-                        damaged ones said, are removed, and derived from the log when the store is opened
+                        damaged ones said, are removed, and derived from the log when the store is opened;
+                        queues of which the log has no record are kept: only their files have their ends
 
 Both can be interrupted at any step: the next start resumes. The first file of the log is removed last,
 because it shows that the log is the old one.
@@ -12,14 +13,15 @@ because it shows that the log is the old one.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from store.commitlog.log_paths import LogPaths
 from store.commitlog.mapped_file import file_name
+from store.consumequeue.removal import remove_derivable_queues
 from store.disk.files import replace_file, sync_directory
 from store.logs import get_logger
-from store.ownership.identity import StoreLock, read_name
+from store.ownership.identity import StoreLock, StoreName, read_name
 from store.recovery.opening import CONSUME_QUEUE, INDEX
 from store.recovery.summary import SUMMARY_FILE
 from store.tools.resync import DERIVED
@@ -62,9 +64,22 @@ def renew_store(root: Path, join_offset: int, lock_timeout_ms: int) -> None:
             remove([*_present(root, DERIVED), *old])
         if is_rebuild:
             _log.warning("raft_derived_files_removed", path=str(root))
-            remove([*_present(root, map(Path, (SUMMARY_FILE, CONSUME_QUEUE, INDEX))), root / REBUILD_FILE])
+            remove_derived(root)
+            remove([root / REBUILD_FILE])
     finally:
         lock.release()
+
+
+def remove_derived(root: Path) -> None:
+    """Remove what can be derived again from the log of a store, which is not open.
+
+    Raises StoreError if `raymq.json` or a queue cannot be read, and OSError.
+    """
+    remove(_present(root, map(Path, (SUMMARY_FILE, INDEX))))
+    name = read_name(root)
+    if name is not None:
+        log_min = min(_log_files(root, name), default=0)
+        remove_derivable_queues(root / CONSUME_QUEUE, name.consume_queue_file_bytes, log_min)
 
 
 def must_begin_again(root: Path, join_offset: int) -> bool:
@@ -77,10 +92,15 @@ def _old_log(root: Path, join_offset: int) -> Sequence[Path]:
     name = read_name(root)
     if not join_offset or name is None:
         return ()
-    directory_of = LogPaths(root, tuple(map(Path, name.commit_log_paths))).scan(name.commit_log_file_bytes)
+    directory_of = _log_files(root, name)
     if not directory_of or min(directory_of) >= join_offset:
         return ()
     return [directory_of[base] / file_name(base) for base in sorted(directory_of, reverse=True)]
+
+
+def _log_files(root: Path, name: StoreName) -> Mapping[int, Path]:
+    """Return the directory of each log file by the CommitLog offset at which it begins."""
+    return LogPaths(root, tuple(map(Path, name.commit_log_paths))).scan(name.commit_log_file_bytes)
 
 
 def _present(root: Path, paths: Iterable[Path]) -> Sequence[Path]:

@@ -20,7 +20,7 @@ from actors.broker.metadata.tables import BrokerTables
 from actors.broker.replication.raft.meta_record import Key
 from actors.raft.group_record import GROUP_TOPIC
 from actors.remoting.bodies.locks import HeldLock
-from store.dispatch.topic_deletion import META_TOPIC
+from store.dispatch.queue_changes import META_TOPIC
 from store.message.group_config import SubscriptionGroupConfig
 from store.message.message_queue import MessageQueue
 from store.message.topic_config import TopicConfig
