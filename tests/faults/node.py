@@ -1,6 +1,6 @@
-"""Process of the storm: a broker, or the nameserver and the rebalancer, on ports that a restart keeps.
+"""Process of the storm: a broker, or the nameserver and the rebalancer, at addresses that a restart keeps.
 
-    python -m tests.faults.node ROOT NAMESERVER_PORT REBALANCER_PORT [BROKER PORT]
+    python -m tests.faults.node ROOT NAMESERVER_ADDRESS REBALANCER_ADDRESS [BROKER PORT]
 
 It prints READY, and serves until SIGTERM. Files are small and intervals are short, so that a storm of some
 minutes rolls files and timers, and checks transactions.
@@ -49,30 +49,30 @@ BROKER: dict[str, Any] = {
 def services(arguments: list[str], give_up: Callable[[str], None]) -> list[Any]:
     """Build the services of this process."""
     root, clock = Path(arguments[0]), SystemClock()
-    nameserver, rebalancer = int(arguments[1]), int(arguments[2])
-    addresses = [f"127.0.0.1:{nameserver}"]
+    nameserver, rebalancer = arguments[1:3]
     if not arguments[3:]:
+        where = {"nameservers": [nameserver], "data_dir": root / "rebalancer", **listen_at(rebalancer)}
         return [
-            build_nameserver(NameserverSettings(listen_port=nameserver), clock, give_up),
-            build_rebalancer(
-                RebalancerSettings(
-                    listen_port=rebalancer, nameservers=addresses, data_dir=root / "rebalancer"
-                ),
-                clock,
-                give_up,
-            ),
+            build_nameserver(NameserverSettings.model_validate(listen_at(nameserver)), clock, give_up),
+            build_rebalancer(RebalancerSettings.model_validate(where), clock, give_up),
         ]
     name, port = arguments[3:]
     settings = BrokerSettings(
         broker_name=name,
         listen_port=int(port),
-        nameservers=addresses,
-        rebalancers=[f"127.0.0.1:{rebalancer}"],
+        nameservers=[nameserver],
+        rebalancers=[rebalancer],
         store_root=root / name,
         store=StoreSettings.model_validate(STORE),
         **BROKER,
     )
     return [BrokerService(settings, clock, give_up)]
+
+
+def listen_at(address: str) -> dict[str, Any]:
+    """Return the settings of a process that listens at this address."""
+    host, _, port = address.rpartition(":")
+    return {"listen_host": host, "listen_port": int(port)}
 
 
 async def serve(build: Callable[[Callable[[str], None]], list[Any]]) -> None:

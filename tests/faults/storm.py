@@ -81,6 +81,8 @@ class Storm:
     """Starts the processes in `root`. `events` is the history of all of them, as far as it was read."""
 
     brokers: Sequence[str] = BROKERS
+    host = "127.0.0.1"
+    """Where the nameserver and the rebalancer listen."""
 
     def __init__(self, root: Path, recorder: Recorder, rng: random.Random) -> None:
         assert recorder.path is not None
@@ -107,13 +109,13 @@ class Storm:
 
     def _start_nodes(self) -> None:
         """Start the servers, and set `nameserver`."""
-        self._ports = [str(free_port()), str(free_port())]
-        self.nameserver = f"127.0.0.1:{self._ports[0]}"
-        self._nodes.append(self._start_node(CORE, [NODE, str(self._root), *self._ports]))
+        self._core = [f"{self.host}:{free_port()}" for _ in range(2)]
+        self.nameserver = self._core[0]
+        self._nodes.append(self._start_node(CORE, [NODE, str(self._root), *self._core]))
         self._nodes += self._start_brokers()
 
     def _start_brokers(self) -> list[Node]:
-        common = [NODE, str(self._root), *self._ports]
+        common = [NODE, str(self._root), *self._core]
         return [self._start_node(name, [*common, name, str(free_port(-2))]) for name in self.brokers]
 
     def rage(self, duration_s: float) -> None:
@@ -169,6 +171,25 @@ class Storm:
                 return False
 
         eventually(is_met, what)
+
+    def outage_s(self, harm: Callable[[], None]) -> float:
+        """Do harm; return the seconds until a send is acknowledged that began afterwards."""
+        harm()
+        began_s = time.monotonic()
+        self._read_history()
+        first = len(self.events)
+
+        def is_acknowledged() -> bool:
+            begun = set()
+            for event in self.events[first:]:
+                if event.op == "send" and event.type == "invoke":
+                    begun.add(event.value)
+                elif event.op == "send" and event.type == "ok" and event.value in begun:
+                    return True
+            return False
+
+        self.until(is_acknowledged, "a send after the harm")
+        return time.monotonic() - began_s
 
     def _harms(self) -> dict[Callable[[], None], int]:
         """Return what may be done at random, with its weight."""
@@ -276,13 +297,17 @@ class Storm:
         path = self._root / f"{self._started}-{name}.log"
         with path.open("xb") as log:
             running = subprocess.Popen(
-                [sys.executable, "-m", *command],
+                [*self._enter(name), sys.executable, "-m", *command],
                 cwd=REPO,
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=log,
             )
         return Process(running, path)
+
+    def _enter(self, name: str) -> list[str]:
+        """Return the words of a command that runs a process in a place of its own."""
+        return []
 
     def _note(self, harm: str, name: str) -> None:
         kind = "server" if any(node.name == name for node in self._nodes) else "member"

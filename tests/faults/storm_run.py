@@ -38,7 +38,10 @@ def run_storm(storm: Storm, recorder: Recorder, seed: int, rage: Callable[[], No
     """
     with Admin(storm.nameserver) as admin:
         storm.until(lambda: set(admin.brokers()) == set(storm.brokers), "the brokers")
-        admin.create_topic(TOPIC, queues=QUEUES)
+
+        def is_created() -> bool:
+            admin.create_topic(TOPIC, queues=QUEUES)
+            return True
 
         def open_on_brokers(name: str) -> bool:
             return any(admin.broker_runtime(broker)[name] != "0" for broker in storm.brokers)
@@ -46,6 +49,7 @@ def run_storm(storm: Storm, recorder: Recorder, seed: int, rage: Callable[[], No
         def is_consumed(group: str) -> bool:
             return admin.committed_offsets(group, TOPIC) == admin.end_offsets(TOPIC)
 
+        storm.until(is_created, "the topic")
         with sending(storm.nameserver, TOPIC, recorder, seed) as is_over:
             rage()
             is_over.set()

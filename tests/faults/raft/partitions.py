@@ -1,8 +1,8 @@
-"""A Raft group whose replicas have a network of their own each, and the story of its partitions.
+"""A storm over a Raft group whose replicas have a network of their own each, which is divided.
 
-`unshare --net python -m tests.faults.raft.partitions DIRECTORY` runs the story; the last line of its output
-is DONE. Replica n runs in a network namespace with the address 10.213.0.<n + 1>; a bridge connects them with
-this process, which has the nameserver and the producer:
+`unshare --net python -m tests.faults.raft.partitions DIRECTORY` divides it while every kind of client works;
+the last line of its output is DONE. Replica n runs in a network namespace with the address 10.213.0.<n + 1>;
+a bridge connects them with this process, and those of the nameserver and the clients:
 
     10.213.0.100, bridge of this process ── veth ── 10.213.0.1, replica 0
                                          ├─ veth ── 10.213.0.2, replica 1
@@ -11,31 +11,20 @@ this process, which has the nameserver and the producer:
 
 from __future__ import annotations
 
-import asyncio
+import random
 import subprocess
 import sys
-import time
-import uuid
-from contextlib import suppress
 from pathlib import Path
 
-import uvloop
-
-from actors.broker.broker_settings import BrokerSettings
-from actors.nameserver.nameserver_settings import NameserverSettings
-from actors.nameserver.service import build_nameserver
-from cluster.driver.new_stores import NewStore, create_stores
-from store.clock import SystemClock
-from store.ownership.identity import StoreIdentity
-from tests.actors.broker.brokers import settings_of
-from tests.eventually import eventually, eventually_async
-from tests.faults.raft.processes import Processes
-from tests.faults.raft.sending import sending
+from tests.checkers import Recorder
+from tests.eventually import eventually
+from tests.faults.raft.storm import NAME, REPLICAS, RaftStorm
+from tests.faults.storm_run import print_seed, run_storm
 
 NETWORK = "10.213.0"
 OWN = f"{NETWORK}.100"
-PORT = 10911
-REPLICAS = range(3)
+SENDS = 100
+"""A network stays divided until so many messages more are acknowledged."""
 Link = tuple[int, int]
 """(from, to): packets of this direction are lost."""
 
@@ -89,84 +78,65 @@ class Networks:
             holder.wait()
 
 
-class PartitionedGroup(Processes):
-    """Replicas as processes in networks of their own."""
+class NetworkStorm(RaftStorm):
+    """The replicas of the storm are in networks of their own."""
 
-    def __init__(self, root: Path, networks: Networks) -> None:
-        super().__init__(root)
+    host = OWN
+
+    def __init__(self, root: Path, recorder: Recorder, rng: random.Random, networks: Networks) -> None:
         self._networks = networks
-        self._nameserver = build_nameserver(
-            NameserverSettings.model_validate({"listen_host": OWN, "listen_port": 9876}), SystemClock()
-        )
+        super().__init__(root, recorder, rng, jump_ms=0)
 
-    async def __aenter__(self) -> PartitionedGroup:
-        await self._nameserver.start()
-        ids = [uuid.uuid4().hex for _ in REPLICAS]
-        members = [f"{each}@{address_of(replica)}:{PORT}" for replica, each in enumerate(ids)]
-        for replica in REPLICAS:
-            made = settings_of(
-                self._root / str(replica), {"flush": "sync"}, replication="raft", replica=replica,
-                raft_members=members, vip_channel=False, nameservers=f"{OWN}:9876",
-            )  # fmt: skip
-            listen = {"listen_host": address_of(replica), "listen_port": PORT}
-            self.settings.append(BrokerSettings.model_validate({**made.model_dump(), **listen}))
-            identity = StoreIdentity(made.cluster_name, made.broker_name, replica)
-            store = NewStore(str(made.store_root), identity, made.store.model_dump(mode="json"), ids[replica])
-            assert create_stores([store]) == []
-        await asyncio.gather(*map(self.start, REPLICAS))
-        return self
+    def _listen_host(self, replica: int) -> str:
+        return address_of(replica)
 
-    def command(self, replica: int) -> list[str]:
-        return [*self._networks.enter(replica), *super().command(replica)]
+    def _enter(self, name: str) -> list[str]:
+        broker, _, replica = name.rpartition("-")
+        return self._networks.enter(int(replica)) if broker == NAME else []
 
-    def address(self, replica: int) -> str:
-        return f"{address_of(replica)}:{PORT}"
+    def divide(self) -> None:
+        """Divide the network in each way, until messages are acknowledged, and connect it again."""
+        for name in partitions(*REPLICAS):
+            self.await_level()
+            leader = self.leader()
+            links = partitions(leader, *(each for each in REPLICAS if each != leader))[name]
+            outage_s = self.outage_s(lambda links=links: self._networks.lose(*links))  # type: ignore[misc]
+            wanted = len(self.acknowledged) + SENDS
+            self.until(lambda wanted=wanted: len(self.acknowledged) >= wanted, f"sends while {name}")  # type: ignore[misc]
+            print(f"{name}: {outage_s:.1f} s", flush=True)  # noqa: T201 - the figures of docs/faults.md
+            self._networks.lose()
 
 
-def partitions(leader: int, first: int, second: int) -> dict[str, tuple[bool, tuple[Link, ...]]]:
-    """Return the partitions: whether the leader must be replaced, and the directions that are lost."""
+def partitions(leader: int, first: int, second: int) -> dict[str, tuple[Link, ...]]:
+    """Return the directions that are lost in each partition."""
     to_leader, of_leader = ((first, leader), (second, leader)), ((leader, first), (leader, second))
     return {
-        "the leader is cut off": (True, to_leader + of_leader),
-        "a follower is cut off": (
-            False,
-            ((leader, first), (first, leader), (first, second), (second, first)),
-        ),
-        "the leader gets nothing": (True, to_leader),
-        "nothing of the leader arrives": (True, of_leader),
-        "nothing of the leader arrives at one": (False, of_leader[:1]),
-        "the leader gets nothing of one": (False, to_leader[:1]),
-        "the leader and one follower do not reach each other": (False, (of_leader[0], to_leader[0])),
+        "the leader is cut off": to_leader + of_leader,
+        "a follower is cut off": ((leader, first), (first, leader), (first, second), (second, first)),
+        "the leader gets nothing": to_leader,
+        "nothing of the leader arrives": of_leader,
+        "nothing of the leader arrives at one": of_leader[:1],
+        "the leader gets nothing of one": to_leader[:1],
+        "the leader and one follower do not reach each other": (of_leader[0], to_leader[0]),
     }
 
 
-async def story(root: Path) -> None:
-    networks = Networks()
+def main() -> None:
+    """Run the storm in the directory that is given."""
+    root, seed, networks = Path(sys.argv[1]), print_seed(), Networks()
+    recorder = Recorder(root / "history")
     try:
-        async with PartitionedGroup(root, networks) as group:
-            await group.leader(list(REPLICAS))
-            async with sending(group.nameserver) as sent:
-                for name in partitions(0, 1, 2):
-                    await sent.more(200)
-                    leader = await group.leader(list(REPLICAS))
-                    others = [each for each in REPLICAS if each != leader]
-                    must_change, links = partitions(leader, *others)[name]
-                    begin_s = time.monotonic()
-                    networks.lose(*links)
-                    if must_change:
-                        await group.leader(others)
-                    await sent.more(200)
-                    print(f"{name}: 200 messages after {time.monotonic() - begin_s:.1f} s", flush=True)  # noqa: T201 - the figures of docs/faults.md
-                    networks.lose()
-                await sent.more(200)
-            await eventually_async(group.is_level)
-            bodies = b"".join(sent.acknowledged)
-        (root / "acknowledged").write_bytes(bodies)
-        print(f"{len(sent.acknowledged):,} acknowledged\nDONE", flush=True)  # noqa: T201 - the test's result
+        with NetworkStorm(root, recorder, random.Random(seed), networks) as storm:
+
+            def divide() -> None:
+                storm.fill()
+                storm.divide()
+
+            run_storm(storm, recorder, seed, divide)
     finally:
         networks.close()
+    print(f"{len(storm.acknowledged):,} acknowledged\nDONE", flush=True)  # noqa: T201 - the test's result
 
 
 if __name__ == "__main__":
-    with suppress(KeyboardInterrupt):
-        uvloop.run(story(Path(sys.argv[1])))
+    main()

@@ -94,11 +94,15 @@ class Processes(Group):
 
         await eventually_async(is_near)
 
-    async def is_level(self) -> bool:
-        """Return True if all replicas have the same confirmed end."""
-        found = [await self.described(each) for each in self._running]
-        ends = {(each["written"], each["confirmed"]) for each in found if each is not None}
-        return None not in found and len(ends) == 1 and len(set(ends.pop())) == 1
+    async def await_level(self) -> int:
+        """Wait until all replicas have the same log, and all of it is confirmed; return its end."""
+
+        async def end() -> int:
+            found = [await self.described(each) or {} for each in self._running]
+            ends = {each.get(name, 0) for each in found for name in ("written", "confirmed")}
+            return ends.pop() if len(ends) == 1 else 0
+
+        return await eventually_async(end, "equal logs")
 
 
 async def described(client: RemotingClient, address: str) -> dict[str, Any] | None:

@@ -5,7 +5,10 @@ from __future__ import annotations
 import asyncio
 import os
 import random
+import shutil
 import signal
+import subprocess
+import sys
 import time
 import uuid
 from collections.abc import Callable
@@ -20,10 +23,10 @@ from store.clock import SystemClock
 from store.ownership.identity import StoreIdentity
 from store.store_settings import StoreSettings
 from tests.checkers import Recorder
-from tests.faults.node import BROKER, STORE
+from tests.faults.node import BROKER, STORE, listen_at
 from tests.faults.raft.processes import described
 from tests.faults.raft.sending import check_logs
-from tests.faults.storm import MAX_DOWN_S, Node, Storm
+from tests.faults.storm import MAX_DOWN_S, REPO, Node, Storm
 from tests.ports import free_port
 
 NAME = "broker-a"
@@ -39,34 +42,41 @@ class RaftStorm(Storm):
     def __init__(self, root: Path, recorder: Recorder, rng: random.Random, jump_ms: int) -> None:
         """Start the processes. Clocks jump by `jump_ms`."""
         self._jump_ms = jump_ms
+        self._settings: list[BrokerSettings] = []
         super().__init__(root, recorder, rng)
+
+    def _listen_host(self, replica: int) -> str:
+        return self.host
 
     def _start_brokers(self) -> list[Node]:
         ids = [uuid.uuid4().hex for _ in REPLICAS]
-        self._addresses = [f"127.0.0.1:{free_port()}" for _ in REPLICAS]
+        self._addresses = [f"{self._listen_host(replica)}:{free_port()}" for replica in REPLICAS]
         self._ahead = [0 for _ in REPLICAS]
         members = [f"{store_id}@{address}" for store_id, address in zip(ids, self._addresses, strict=True)]
         nodes = []
         for replica in REPLICAS:
             settings = BrokerSettings(
                 broker_name=NAME,
-                listen_port=int(self._addresses[replica].rpartition(":")[2]),
                 nameservers=[self.nameserver],
-                rebalancers=[f"127.0.0.1:{self._ports[1]}"],
+                rebalancers=self._core[1:],
                 store_root=self.stores[replica],
                 store=StoreSettings.model_validate({**STORE, "flush": "sync"}),
                 replication="raft",
                 replica=replica,
                 raft_members=members,
                 vip_channel=False,
+                **listen_at(self._addresses[replica]),
                 **BROKER,
             )
             identity = StoreIdentity(settings.cluster_name, NAME, replica)
             store = settings.store.model_dump(mode="json")
             assert create_stores([NewStore(str(settings.store_root), identity, store, ids[replica])]) == []
-            command = ["tests.faults.raft.replica", settings.model_dump_json(), str(self._jump_ms)]
-            nodes.append(self._start_node(f"{NAME}-{replica}", command))
+            self._settings.append(settings)
+            nodes.append(self._start_node(f"{NAME}-{replica}", self._command(settings)))
         return nodes
+
+    def _command(self, settings: BrokerSettings) -> list[str]:
+        return ["tests.faults.raft.replica", settings.model_dump_json(), str(self._jump_ms)]
 
     @property
     def stores(self) -> list[Path]:
@@ -108,25 +118,6 @@ class RaftStorm(Storm):
         self._nodes = [core]
         super().end()
         check_logs(self.stores, [], end)
-
-    def outage_s(self, harm: Callable[[], None]) -> float:
-        """Do harm; return the seconds until a send is acknowledged that began afterwards."""
-        harm()
-        began_s = time.monotonic()
-        self._read_history()
-        first = len(self.events)
-
-        def is_acknowledged() -> bool:
-            begun = set()
-            for event in self.events[first:]:
-                if event.op == "send" and event.type == "invoke":
-                    begun.add(event.value)
-                elif event.op == "send" and event.type == "ok" and event.value in begun:
-                    return True
-            return False
-
-        self.until(is_acknowledged, "a send after the harm")
-        return time.monotonic() - began_s
 
     def _harms(self) -> dict[Callable[[], None], int]:
         return {self._join: 4, self._leave: 1, self._stop: 1, self._kill_member: 1, self._harm_replicas: 4}
@@ -179,6 +170,25 @@ class RaftStorm(Storm):
         for _ in range(abs(times)):
             os.kill(node.process.running.pid, signal.SIGUSR1 if times > 0 else signal.SIGUSR2)
         self._note(f"jump by {times * self._jump_ms / 1000:g} s", node.name)
+
+    def lose_disk(self, replica: int) -> None:
+        """Kill a replica, and delete its store; an empty one is started, which is in no group."""
+        node, settings = self._node(replica), self._settings[replica]
+        node.process.kill()
+        shutil.rmtree(settings.store_root)
+        node.command = self._command(settings.model_copy(update={"raft_members": []}))
+        self._ahead[replica] = 0
+        self._note("delete the disk", node.name)
+
+    def replace(self, replica: int) -> None:
+        """Replace the member whose disk is lost by the empty replica, by command."""
+        self.until(lambda: self._node(replica).process.is_ready, "the empty replica")
+        change = ["replica", "replace", NAME, str(replica), self._addresses[replica], "--yes"]
+        command = [sys.executable, "-m", "cluster.cli.main", *change, "--nameserver", self.nameserver]
+        with (self._root / "replace.log").open("ab") as log:
+            running = subprocess.Popen(command, cwd=REPO, stdout=log, stderr=log)
+            self.until(lambda: running.poll() is not None, "the replacement")
+        assert running.returncode == 0, (self._root / "replace.log").read_text()
 
     def _node(self, replica: int) -> Node:
         return next(node for node in self._nodes if node.name == f"{NAME}-{replica}")

@@ -1,4 +1,4 @@
-"""Partitions of a Raft group, symmetric and one-way, while messages are sent: none is lost."""
+"""Partitions of a Raft group, symmetric and one-way, while every kind of client works: nothing is lost."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.eventually import LIMIT_S
+from tests.eventually import NEVER_S
 from tests.faults.raft.processes import REPO
-from tests.faults.raft.sending import check_logs, stores_of
 
 
 def can_make_networks() -> bool:
@@ -22,17 +21,19 @@ def can_make_networks() -> bool:
         return False
 
 
+@pytest.mark.faults
 @pytest.mark.extended
+@pytest.mark.timeout(NEVER_S)
+# A repeated run has another interleaving: a failure must not be hidden.
+@pytest.mark.flaky(reruns=0)
 @pytest.mark.skipif(not can_make_networks(), reason="needs root, unshare and ip")
-def test_partitions_of_a_raft_group_lose_no_acknowledged_message(
+def test_partitions_of_a_raft_group_lose_and_reorder_nothing(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     done = subprocess.run(
         ["unshare", "--net", sys.executable, "-m", "tests.faults.raft.partitions", str(tmp_path)],
-        cwd=REPO, capture_output=True, text=True, check=False, timeout=20 * LIMIT_S,
+        cwd=REPO, capture_output=True, text=True, check=False, timeout=NEVER_S,
     )  # fmt: skip
     assert done.stdout.endswith("DONE\n"), done.stdout + done.stderr
     with capsys.disabled():
         print(done.stdout)  # noqa: T201 - the figures of docs/faults.md
-    acknowledged = [b"%s " % each for each in (tmp_path / "acknowledged").read_bytes().split()]
-    check_logs(stores_of(tmp_path), acknowledged)

@@ -14,7 +14,6 @@ import uvloop
 
 from cluster.client import Producer, aio
 from cluster.client.config import ProducerConfig
-from tests.eventually import eventually_async
 from tests.faults.raft.processes import Processes
 from tests.faults.raft.sending import QUEUE, check_logs, sending, stores_of
 
@@ -43,10 +42,10 @@ def test_kills_and_pauses_of_the_leader_lose_no_acknowledged_message(
                     if fault == signal.SIGKILL:
                         await group.kill(leader)
                         await group.start(leader)
-            await eventually_async(group.is_level)
+            end = await group.await_level()
         with capsys.disabled():
             print(f"{len(sent.acknowledged):,} acknowledged; seconds to the next leader: {gaps}")  # noqa: T201 - the figures of docs/replication.md
-        check_logs(stores_of(tmp_path), sent.acknowledged)
+        check_logs(stores_of(tmp_path), sent.acknowledged, end)
 
     uvloop.run(story())
 

@@ -9,7 +9,6 @@ import pytest
 import uvloop
 
 from tests.cluster.cli.test_replica_members import raymq
-from tests.eventually import eventually_async
 from tests.faults.raft.processes import Processes
 from tests.faults.raft.sending import check_logs, sending, stores_of
 
@@ -34,7 +33,7 @@ def test_lost_disk_is_replaced_by_command_under_load(tmp_path: Path) -> None:
                 await group.kill(other)
                 await sent.more()
                 await group.start(other)
-            await eventually_async(group.is_level)
-        check_logs(stores_of(tmp_path), sent.acknowledged)
+            end = await group.await_level()
+        check_logs(stores_of(tmp_path), sent.acknowledged, end)
 
     uvloop.run(story())

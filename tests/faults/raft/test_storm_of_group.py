@@ -29,7 +29,7 @@ SMALL_JUMP_MS = 5_000
 @pytest.mark.flaky(reruns=0)
 @pytest.mark.timeout(NEVER_S)
 def test_faults_in_turn_lose_and_reorder_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Kills of the leader, a follower and two, a pause of 30 s, and clocks that jump by an hour."""
+    """Kills of the leader, a follower and two, pauses, clocks that jump by an hour, a deleted disk."""
     seed, recorder = print_seed(), Recorder(tmp_path / "history")
     outages_s: dict[str, float] = {}
     with RaftStorm(tmp_path, recorder, random.Random(seed), JUMP_MS) as storm:
@@ -43,6 +43,16 @@ def test_faults_in_turn_lose_and_reorder_nothing(tmp_path: Path, capsys: pytest.
         def pause_leader() -> None:
             storm.pause(replicas()[0], PAUSE_S)
 
+        lost: list[int] = []
+
+        def lose_disk() -> None:
+            lost.append(replicas()[2])
+            storm.lose_disk(lost[0])
+
+        def replace_and_kill_leader() -> None:
+            storm.replace(lost[0])
+            storm.kill(replicas()[0])
+
         faults: dict[str, Callable[[], None]] = {
             "kill of the leader": lambda: storm.kill(replicas()[0]),
             "kill of a follower": lambda: storm.kill(replicas()[1]),
@@ -53,6 +63,8 @@ def test_faults_in_turn_lose_and_reorder_nothing(tmp_path: Path, capsys: pytest.
             "clock of a follower back": lambda: storm.jump(replicas()[1], -1),
             "kill of that leader": lambda: storm.kill(replicas()[0]),
             "clock of the leader back": lambda: storm.jump(replicas()[0], -1),
+            "disk of a follower": lose_disk,
+            "kill of the leader after its replacement": replace_and_kill_leader,
         }
 
         def rage() -> None:

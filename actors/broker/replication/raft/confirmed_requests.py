@@ -7,8 +7,9 @@ from typing import Final
 
 from actors.broker.replication.raft.meta_log import MetaLog
 from actors.broker.replication.raft.table_kinds import DRAIN, LOCK, MODE, OFFSET, POLICY, RESET, USER
-from actors.remoting.codes import RayMQRequestCode, RequestCode
+from actors.remoting.codes import RayMQRequestCode, RequestCode, ResponseCode
 from actors.remoting.command import RemotingCommand
+from actors.remoting.remoting_errors import Refused
 from actors.remoting.request import RequestContext
 from store.store_errors import StoreError
 
@@ -46,13 +47,13 @@ class _Confirmed(RequestContext):
         self._kinds = kinds
 
     def reply(self, response: RemotingCommand) -> None:
-        """Send the response when the changes are confirmed; else the error."""
+        """Send the response when the changes are confirmed; else refuse the request: it is to be repeated."""
 
         def end(error: StoreError | None) -> None:
             if error is None:
                 self._request.reply(response)
             else:
-                self._request.refuse(error)
+                self._request.refuse(Refused(ResponseCode.SERVICE_NOT_AVAILABLE, str(error)))
 
         self._meta.when_confirmed(self._kinds, end)
 
