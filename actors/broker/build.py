@@ -372,7 +372,9 @@ def _admin_rows(parts: BrokerParts, capabilities: Sequence[Capability]) -> Itera
         *OffsetAdmin(identity.name, store, reads, tables, clients, wake, may_read).rows(),
         *ProgressRequests(identity, loop, tables, clients, clock, permits).rows(),
         *ClientAdmin(identity.name, clients, store, reads, clock, may_read, permits).rows(),
-        *ReplicaRequests(tables, parts.groups.locks, None if control is None else control.file).rows(),
+        *ReplicaRequests(
+            parts.loop.store, tables, parts.groups.locks, None if control is None else control.file
+        ).rows(),
         *QueueFileRequests(store).rows(),
     )
 

@@ -213,6 +213,7 @@ class RayMQRequestCode(IntEnum):
     CHANGE_RAFT_MEMBERS = 7213
     GET_RAFT_MEMBERS = 7214
     TRANSFER_LEADERSHIP = 7215
+    GET_QUEUE_ENDS = 7216
 
 
 REQUEST_NAMES: Final = {int(code): code.name for codes in (RequestCode, RayMQRequestCode) for code in codes}

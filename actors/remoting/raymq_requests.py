@@ -1,4 +1,4 @@
-"""Headers and bodies of RayMQ's own requests (codes 7102 to 7111, and 7206 to 7215).
+"""Headers and bodies of RayMQ's own requests (codes 7102 to 7111, and 7206 to 7216).
 
 Clients import this module too, so it must not import the broker. Header fields are strings on the wire, as in
 every remoting command; bodies are JSON unless stated otherwise.
@@ -93,6 +93,10 @@ GET_RAFT_MEMBERS 7214
 TRANSFER_LEADERSHIP 7215
                      Sent to the leader of a Raft group: replica `toReplica` becomes the leader.
     response         when it leads; `leader` is its address. With `dryRun` at once: the present leader's
+
+GET_QUEUE_ENDS 7216  Sent by a slave to its master.
+    response         The ends of queues of which the master's log has no record
+                     (actors.remoting.bodies.queue_ends)
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ The store's thread decides what to delete. Checking the disk and deleting files 
 Queues are corrected a few per turn, and each queue is corrected before it is read.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from itertools import islice
@@ -154,6 +154,28 @@ class Retention:
         if removed:
             self._on_derived_changed()
         return [(queue.topic, queue.queue_id) for queue in removed]
+
+    def ended_queues(self) -> dict[str, list[tuple[int, int]]]:
+        """Return queue id and end of each queue of which the log has no record, by topic."""
+        first, found = self._parts.positions.min, dict[str, list[tuple[int, int]]]()
+        for queue in self._parts.queues:
+            if queue.next_offset and queue.end_physical_offset <= first:
+                found.setdefault(queue.topic, []).append((queue.queue_id, queue.next_offset))
+        return found
+
+    def reserve_ends(self, ends: Mapping[str, Iterable[tuple[int, int]]], position: int) -> bool:
+        """Let queues end where those of another replica do of which its log had no record (`ended_queues`).
+
+        `position` is the CommitLog offset that the other replica had dispatched then. Returns False, and does
+        nothing, if this store has not dispatched it, or is writing units. Raises OSError.
+        """
+        if self._parts.positions.dispatched < position or self._parts.queue_sink.is_under_way:
+            return False
+        for topic, queues in ends.items():
+            for queue_id, offset in queues:
+                self._parts.queues.reserve_before(topic, queue_id, offset, position)
+        self._on_derived_changed()
+        return True
 
     # ---- turns ---------------------------------------------------------------------------------------------
 

@@ -12,17 +12,22 @@ from actors.access.access_file import AccessFile
 from actors.broker.group.queue_locks import QueueLocks
 from actors.broker.metadata.tables import BrokerTables
 from actors.remoting.admin_headers import MasterFlushOffsetHeader
+from actors.remoting.bodies.queue_ends import QueueEnds
 from actors.remoting.codes import RayMQRequestCode, RequestCode
 from actors.remoting.command import RemotingCommand
 from actors.remoting.request import OnSlave, RequestContext, RequestRow
 from actors.remoting.targets import Action, on_cluster
+from store.message_store import MessageStore
 
 
 class ReplicaRequests:
-    """Handles the requests of RocketMQ's slaves; GET_ALL_GENERATIONS, GET_TABLE_VERSIONS of RayMQ's."""
+    """Handles the requests of RocketMQ's slaves; GET_ALL_GENERATIONS and others of RayMQ's."""
 
-    def __init__(self, tables: BrokerTables, locks: QueueLocks, access: AccessFile | None) -> None:
+    def __init__(
+        self, store: MessageStore, tables: BrokerTables, locks: QueueLocks, access: AccessFile | None
+    ) -> None:
         """Create the handler; `access` is None if authentication is disabled."""
+        self._store = store
         self._tables = tables
         self._locks = locks
         self._access = access
@@ -37,6 +42,7 @@ class ReplicaRequests:
             row(code.RESET_MASTER_FLUSH_OFFSET, self.reset_flush_offset, MasterFlushOffsetHeader, update),
             row(RayMQRequestCode.GET_ALL_GENERATIONS, self.generations, None, get),
             row(RayMQRequestCode.GET_TABLE_VERSIONS, self.versions, None, get),
+            row(RayMQRequestCode.GET_QUEUE_ENDS, self.queue_ends, None, get),
         )
 
     def consumer_offsets(self, context: RequestContext) -> None:
@@ -55,6 +61,11 @@ class ReplicaRequests:
             versions[RayMQRequestCode.GET_ALL_USERS] = self._access.changes
         body = orjson.dumps({str(int(code)): number for code, number in versions.items()})
         return RemotingCommand.response(body=body)
+
+    def queue_ends(self, context: RequestContext) -> RemotingCommand:
+        """Handle GET_QUEUE_ENDS: return the ends of queues of which the log has no record."""
+        ends = QueueEnds(self._store.positions.dispatched, self._store.retention.ended_queues())
+        return RemotingCommand.response(body=ends.encode())
 
     def delay_offsets(self, context: RequestContext) -> RemotingCommand:
         """Handle GET_ALL_DELAY_OFFSET: return the content of `delayOffset.json`."""

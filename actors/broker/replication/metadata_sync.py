@@ -4,7 +4,8 @@ Topics, consumer offsets, delay offsets, progress of the timer, groups and reque
 RayMQ its generations, queue locks, users and policies, each replaced in one step: a slave never answers that
 a topic of its master does not exist. If one table cannot be copied, the others are.
 
-Offsets and the timer's progress refer to the master's log, of which the slave may lack the end. They wait
+A master of RayMQ also has the ends of queues of which its log has no record: the slave's log is a copy.
+Offsets, ends and the timer's progress refer to the master's log, whose end the slave may lack. They wait
 until it has confirmed all that the master had when they were copied: a slave that is promoted skips nothing
 it lacks.
 """
@@ -22,6 +23,7 @@ from actors.broker.group.queue_locks import LockFile, QueueLocks
 from actors.broker.metadata.tables import BrokerTables, generations_from_json
 from actors.broker.replication.ha_client import bounds_of
 from actors.remoting.bodies.locks import HeldLock, decode_held_locks
+from actors.remoting.bodies.queue_ends import QueueEnds
 from actors.remoting.client import RemotingClient
 from actors.remoting.codes import RayMQRequestCode, RequestCode, ResponseCode
 from actors.remoting.command import RemotingCommand
@@ -54,6 +56,7 @@ PROGRESS: Final = frozenset(
         RequestCode.GET_ALL_CONSUMER_OFFSET,
         RequestCode.GET_ALL_DELAY_OFFSET,
         RequestCode.GET_TIMER_CHECK_POINT,
+        RayMQRequestCode.GET_QUEUE_ENDS,
     }
 )
 
@@ -122,6 +125,7 @@ class MetadataSync:
             (code.GET_TIMER_CHECK_POINT, TimerCheckpoint.decode, self._timer),
             (RayMQRequestCode.GET_ALL_GENERATIONS, _generations, self._generations),
             (RayMQRequestCode.GET_ALL_QUEUE_LOCKS, decode_held_locks, self._queue_locks),
+            (RayMQRequestCode.GET_QUEUE_ENDS, QueueEnds.decode, self._queue_ends),
         )
         if access is not None:
             self._copies += ((RayMQRequestCode.GET_ALL_USERS, AccessTable.decode, access.replace),)
@@ -228,6 +232,10 @@ class MetadataSync:
         if locks or len(self._locks):
             self._locks.replace_all(locks)
             await asyncio.to_thread(self._lock_file.save, locks)
+
+    async def _queue_ends(self, found: QueueEnds) -> None:
+        """Continue queues whose records are not in the log; if not possible now, after a later copy."""
+        self._store.retention.reserve_ends(found.ends, found.position)
 
     async def _delays(self, table: DelayOffsetTable) -> None:
         self._tables.delay_offsets.replace_all(table)

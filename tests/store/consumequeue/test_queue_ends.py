@@ -97,6 +97,17 @@ def test_store_whose_log_begins_later_continues_its_queues(stores, draft, drain,
 
 
 @pytest.mark.parametrize("count", OLD)
+def test_append_after_a_reservation_gets_the_next_offset(stores, draft, drain, read_all, count):
+    store = stores.open()
+    assert not store.retention.reserve_ends({"Topic": [(0, count)]}, position=1), "it has not dispatched that"
+    assert store.retention.reserve_ends({"Topic": [(0, count)]}, position=0)
+    assert store.retention.ended_queues() == {"Topic": [(0, count)]}
+    assert store.append(draft(b"new")).queue_offset == count
+    drain(store)
+    assert [each.queue_offset for each in read_all(store)] == [count]
+
+
+@pytest.mark.parametrize("count", OLD)
 def test_reserved_queue_is_trusted_at_the_next_start(stores, draft, drain, count):
     """Without a file at its end each start would dispatch the whole log again."""
     follower = stores.open("follower")

@@ -88,6 +88,43 @@ def test_all_tables_are_copied_and_saved(tmp_path: Path) -> None:
     run(story)
 
 
+def test_slave_continues_a_queue_of_which_the_masters_log_has_no_record(tmp_path: Path) -> None:
+    async def story() -> None:
+        file_bytes, small = 1 << 14, {"commit_log_file_bytes": 1 << 14, "delete_files_interval_ms": 0}
+        async with (
+            broker(tmp_path / "m", small) as master,
+            broker(tmp_path / "s", small, role="slave", slave_read_enable=True) as slave,
+        ):
+            for topic, count, body in (("T", 3, b"old"), ("Later", 8, bytes(7000))):
+                for _ in range(count):
+                    assert (await master.send(topic, body)).code == ResponseCode.SUCCESS
+            theirs, ours = (peer.broker.graph.loop.store for peer in (master, slave))
+            await eventually_async(lambda: theirs.positions.dispatched == theirs.positions.written)
+
+            def has_deleted() -> bool:
+                theirs.retention.delete_before(2 * file_bytes)
+                master.broker.graph.loop.server.request_tick()
+                return theirs.positions.min == 2 * file_bytes
+
+            await eventually_async(has_deleted)
+            for at in range(2 * file_bytes, theirs.positions.written, file_bytes):
+                ours.append_raw(at, bytes(theirs.log_bytes(at, file_bytes)))
+            sync = sync_of(slave, slave.client)
+
+            async def has_the_end() -> bool:  # when it has confirmed and dispatched the log
+                slave.broker.graph.loop.server.request_tick()
+                await sync.copy_from(master.broker.address)
+                return ours.max_offset("T", 0) == 3
+
+            await eventually_async(has_the_end)
+            assert ours.max_offset("Later", 0) == 8
+            await slave.broker.graph.role.become(Role.MASTER, 1)
+            assert (await slave.send("T", b"new")).ext["queueOffset"] == "3"
+            await eventually_async(lambda: slave.messages("T", 3))
+
+    run(story)
+
+
 def test_deleted_topic_ends_held_pulls_and_loses_its_queues(tmp_path: Path) -> None:
     async def story() -> None:
         async with pair(tmp_path) as (master, slave, sync):
@@ -274,6 +311,8 @@ class OtherAnswer(RemotingClient):
         (RayMQRequestCode.GET_ALL_QUEUE_LOCKS, b"{}"),
         (RayMQRequestCode.GET_ALL_QUEUE_LOCKS, b'{"locks": [["CG", "one", "T", "broker-a", 0, 1]]}'),
         (RayMQRequestCode.GET_ALL_QUEUE_LOCKS, b'{"locks": [["CG", "one", "T", "broker-a", 0, 1, -5]]}'),
+        (RayMQRequestCode.GET_QUEUE_ENDS, b'{"position": 0}'),
+        (RayMQRequestCode.GET_QUEUE_ENDS, b'{"position": 0, "queueEnds": {"T": [[0, -1]]}}'),
     ],
     ids=[
         "no-table",
@@ -284,6 +323,8 @@ class OtherAnswer(RemotingClient):
         "no-locks",
         "short-lock",
         "expired-lock",
+        "no-ends",
+        "negative-end",
     ],
 )
 def test_garbage_from_a_master_replaces_no_table(
