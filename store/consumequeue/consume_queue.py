@@ -276,8 +276,7 @@ class ConsumeQueue:
         self.fill_to(offset)
         if self._files_end <= offset:
             self._make_file(offset)
-        self.min_offset = offset
-        self.assigned_offset = max(self.assigned_offset, offset)
+        self.min_offset, self.assigned_offset = offset, max(self.assigned_offset, offset)
 
     def reserve(self, offset: int) -> None:
         """Let the next unit get queue offset `offset`, which is greater than now. Raises OSError."""

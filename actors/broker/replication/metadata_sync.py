@@ -112,15 +112,12 @@ class MetadataSync:
         self._timer_checkpoint: TimerCheckpoint | None = None
         """The progress of the master's timer that the store has."""
         code = RequestCode
+        groups = _json(SubscriptionGroupTable.from_json, clock=clock)
         self._copies: tuple[_Copy, ...] = (
             (code.GET_ALL_TOPIC_CONFIG, _json(TopicConfigTable.from_json, clock=clock), self._topics),
             (code.GET_ALL_CONSUMER_OFFSET, _json(ConsumerOffsetTable.from_json, clock=clock), self._offsets),
             (code.GET_ALL_DELAY_OFFSET, _json(DelayOffsetTable.from_json, clock=clock), self._delays),
-            (
-                code.GET_ALL_SUBSCRIPTIONGROUP_CONFIG,
-                _json(SubscriptionGroupTable.from_json, clock=clock),
-                self._groups,
-            ),
+            (code.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, groups, self._groups),
             (code.GET_ALL_MESSAGE_REQUEST_MODE, _json(MessageRequestModeTable.from_json), self._modes),
             (code.GET_TIMER_CHECK_POINT, TimerCheckpoint.decode, self._timer),
             (RayMQRequestCode.GET_ALL_GENERATIONS, _generations, self._generations),
