@@ -6,7 +6,7 @@ from typing import Final
 from actors.remoting.codes import REQUEST_NAMES, ResponseCode
 from actors.remoting.command import RemotingCommand
 from actors.remoting.connection import Connection
-from actors.remoting.request import Observer, RequestContext, RequestRow
+from actors.remoting.request import Observer, OnSlave, RequestContext, RequestRow
 from actors.remoting.table import RequestTable
 
 _UNKNOWN_CODE: Final = int(ResponseCode.REQUEST_CODE_NOT_SUPPORTED)
@@ -29,7 +29,7 @@ class Chain:
         self.table = table
         self.steps = tuple(steps)
         self.observers = tuple(observers)
-        self.unknown = RequestRow(0, _reject_unknown_code)
+        self.unknown = RequestRow(0, _reject_unknown_code, on_slave=OnSlave.SERVED)
         self.costly_codes = table.costly_codes
         self.taken_codes = table.taken_codes
         self._rows = table.rows

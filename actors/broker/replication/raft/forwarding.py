@@ -1,7 +1,8 @@
-"""Forwarder: a former leader sends requests of clients to the new one.
+"""Forwarder: a replica sends requests of clients to the leader.
 
 RocketMQ's clients refresh their routes every 30 s, and not when a send fails. After a planned change of the
-leader they send to the former one until then, so it forwards what it does not serve:
+leader they send to the former one until then, so it forwards what it does not serve. Changes that mqadmin
+sends to all replicas of a cluster are forwarded by each follower, at any time.
 
     transfer begins ──→ requests are held ──new leader accepts sends──→ forwarded ──window over──→ refused
                                         └──no other leader elected──→ handled here
@@ -17,7 +18,7 @@ from typing import Final
 
 from actors.access.authorization import source_of
 from actors.remoting.client import RemotingClient
-from actors.remoting.codes import FLAG_ONEWAY, ResponseCode, request_name
+from actors.remoting.codes import FLAG_ONEWAY, RequestCode, ResponseCode, request_name
 from actors.remoting.command import RemotingCommand
 from actors.remoting.remoting_errors import ConnectFailed, Refused, RemotingError
 from actors.remoting.request import OnSlave, RequestContext
@@ -29,6 +30,20 @@ HOLD_MS: Final = 2_500
 RETRY_MS: Final = 10
 FORWARD_TIMEOUT_MS: Final = 40_000
 """Exceeds the longest time for which a leader holds a request."""
+TO_ALL_REPLICAS: Final = frozenset(
+    {
+        RequestCode.AUTH_CREATE_USER,
+        RequestCode.AUTH_UPDATE_USER,
+        RequestCode.AUTH_DELETE_USER,
+        RequestCode.AUTH_CREATE_ACL,
+        RequestCode.AUTH_UPDATE_ACL,
+        RequestCode.AUTH_DELETE_ACL,
+        RequestCode.DELETE_TOPIC_IN_BROKER,
+    }
+)
+"""What mqadmin 5.3.3 sends to masters and slaves of a cluster (`-c`); it ends at the first error."""
+FORWARDED: Final = "Forwarded"
+"""Field of a forwarded request: another follower does not forward it again."""
 BYTES_MAX: Final = 64 << 20
 """Most bytes of the bodies of requests that wait; further ones are refused."""
 
@@ -80,7 +95,8 @@ class Forwarder:
 
     def __call__(self, context: RequestContext) -> bool:
         """Take the request over if another replica must handle it. Raises Refused if too many wait."""
-        if self._now_ms() >= self._until_ms or self._accepts_sends():
+        is_change = context.row.code in TO_ALL_REPLICAS and FORWARDED not in context.command.ext
+        if self._accepts_sends() or not (is_change or self._now_ms() < self._until_ms):
             return False
         on_slave = context.row.on_slave
         if on_slave is OnSlave.SERVED or (on_slave is OnSlave.READ and self._serves_reads()):
@@ -116,8 +132,8 @@ class Forwarder:
                     return response
                 raise Refused(
                     ResponseCode.SERVICE_NOT_AVAILABLE,
-                    f"{request_name(context.command.code)} is refused: the leadership was transferred, and "
-                    f"the new leader is not known after {HOLD_MS:,} ms",
+                    f"{request_name(context.command.code)} is refused: the leader of the group is not known "
+                    f"after {HOLD_MS:,} ms",
                 )
             await asyncio.sleep(RETRY_MS / 1000)
         return self._handle(context)  # the transfer has failed
@@ -136,11 +152,12 @@ class Forwarder:
         except ConnectFailed:
             return None
         except RemotingError as error:
-            raise Refused(ResponseCode.SYSTEM_ERROR, f"forwarded to the new leader: {error}") from error
+            raise Refused(ResponseCode.SYSTEM_ERROR, f"forwarded to the leader: {error}") from error
 
     def _copy(self, context: RequestContext) -> RemotingCommand:
         command = context.command
         ext = {name: value for name, value in command.ext.items() if name not in (ACCESS_KEY, SIGNATURE)}
+        ext[FORWARDED] = "true"
         user = command.ext.get(ACCESS_KEY)
         if user is not None and not self._is_inner(user):
             ext[ON_BEHALF_OF], ext[ON_BEHALF_OF_SOURCE] = user, str(source_of(context))

@@ -228,6 +228,8 @@ class Group:
 
         async def try_all() -> tuple[int, RemotingCommand] | None:
             for replica in replicas:
+                if self.peers[replica].broker.describe().get("raft_state") in ("candidate", "follower"):
+                    continue  # it may forward the request
                 response = await ask(self.peers[replica])
                 if response.code not in (ResponseCode.SERVICE_NOT_AVAILABLE, ResponseCode.SYSTEM_ERROR):
                     return replica, response
