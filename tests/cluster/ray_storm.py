@@ -6,8 +6,10 @@ import os
 import random
 import signal
 import time
-from collections.abc import Callable
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from typing import Any
 
 from tests.checkers import Recorder
 from tests.cluster.replica_group import Group
@@ -25,6 +27,8 @@ class RayStorm(Storm):
         """Start nothing: the group is up."""
         self._group = group
         self._resume_s: dict[int, float] = {}  # of each stopped process
+        self.outages_s: dict[str, list[float]] = defaultdict(list)
+        """Seconds after each harm until a send is acknowledged that began afterwards."""
         super().__init__(group.home, recorder, rng)
 
     def _start_nodes(self) -> None:
@@ -41,13 +45,19 @@ class RayStorm(Storm):
         if any(each["state"] != "serving" for each in actors):
             return
         replicas = [each for each in actors if each["role"] is not None]
-        is_kill = self._rng.random() < 0.5
-        for each in self._rng.sample(replicas, self._rng.choice((1, 1, 2))):
+        chosen = self._rng.sample(replicas, self._rng.choice((1, 1, 2)))
+        signal_number = self._rng.choice((signal.SIGKILL, signal.SIGKILL, signal.SIGSTOP))
+        name = "kill" if signal_number == signal.SIGKILL else "pause"
+        what = f"{name} of {' and '.join(sorted(each['role'] for each in chosen))}"
+        self.outages_s[what].append(self.outage_s(lambda: self._harm(name, signal_number, chosen)))
+
+    def _harm(self, name: str, signal_number: int, chosen: Sequence[Mapping[str, Any]]) -> None:
+        for each in chosen:
             pid = int(each["process"])
-            if not is_kill:
+            if signal_number == signal.SIGSTOP:
                 self._resume_s[pid] = time.monotonic() + self._rng.uniform(0, MAX_PAUSE_S)
-            os.kill(pid, signal.SIGKILL if is_kill else signal.SIGSTOP)
-            self._note("kill replica" if is_kill else "pause replica", f"{each['actor']}, {each['role']}")
+            os.kill(pid, signal_number)
+            self._note(f"{name} of the {each['role']}", each["actor"])
 
     def _tend(self) -> None:
         super()._tend()

@@ -175,12 +175,18 @@ def test_kills_and_pauses_of_replicas_under_load_lose_nothing(
 
 @pytest.mark.flaky(reruns=0)
 @pytest.mark.timeout(DURATION_S + NEVER_S)
-def test_storm_of_kills_and_pauses_loses_and_reorders_nothing(group: Group) -> None:
+def test_storm_of_kills_and_pauses_loses_and_reorders_nothing(
+    group: Group, capsys: pytest.CaptureFixture[str]
+) -> None:
     """As `tests/faults/raft/test_storm_of_group.py`, without clock jumps, for a fifth of the time."""
     group.run("up")
     seed, recorder = print_seed(), Recorder(group.home / "history")
     with RayStorm(group, recorder, random.Random(seed)) as storm:
         run_storm(storm, recorder, seed, lambda: storm.rage(DURATION_S / 5))
+    with capsys.disabled():
+        for name, outages_s in storm.outages_s.items():
+            print(f"{name}: {', '.join(f'{each:.1f}' for each in outages_s)} s")  # noqa: T201 - the figures of docs/faults.md
+        print(f"{len(storm.acknowledged):,} acknowledged")  # noqa: T201
     stores = [Path(each["store"]) for each in replicas(group)]
     group.run("down")
     for store in stores:

@@ -310,7 +310,7 @@ class Storm:
         return []
 
     def _note(self, harm: str, name: str) -> None:
-        kind = "server" if any(node.name == name for node in self._nodes) else "member"
+        kind = "member" if name.rpartition("-")[0] in MEMBERS else "server"
         self.harms[f"{harm.split()[0]} {kind}"] += 1
         sys.stdout.write(f"{time.monotonic() - self._began_s:7.1f} s: {harm} {name}\n")
 
