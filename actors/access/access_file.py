@@ -62,7 +62,10 @@ class AccessFile:
         except CredentialsInvalid as error:
             raise StoreError(str(error)) from None
         except ValueError as error:
-            raise StoreError(f"the file of users and policies is invalid: {error}", self.path) from None
+            raise StoreError(
+                f"the file of users and policies is invalid: {error}; correct it, or restore it from a copy",
+                self.path,
+            ) from None
         self._use(table, version)
 
     async def reload(self) -> None:

@@ -50,11 +50,12 @@ class TermFile:
             return None
         try:
             document: Any = orjson.loads(content)
-            raft = document["raft"]
-            is_intact = document["crc"] == _crc(raft)
-        except (orjson.JSONDecodeError, KeyError, TypeError) as error:
+        except orjson.JSONDecodeError as error:
             raise StoreError(f"is damaged: {error} {_REMEDY}", self.path) from error
-        if not is_intact:
+        if not (isinstance(document, dict) and document.keys() >= {"raft", "crc"}):
+            raise StoreError(f"is damaged: it is no object with `crc` and `raft` {_REMEDY}", self.path)
+        raft = document["raft"]
+        if document["crc"] != _crc(raft):
             raise StoreError(f"is damaged: its CRC is wrong {_REMEDY}", self.path)
         try:
             saved = _decode(raft)

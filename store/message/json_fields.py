@@ -31,11 +31,14 @@ class ConfigObject(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     unknown: Mapping[str, Any] = msgspec.field(name=_UNKNOWN, default_factory=dict)
 
     @classmethod
-    def from_json(cls, content: Mapping[str, Any]) -> Self:
+    def from_json(cls, content: Any) -> Self:
         """Decode the object from its JSON fields `content`; a null field counts as absent.
 
-        Raises ValueError, with the field's name and value, if a value has a wrong type.
+        Raises ValueError, with the field's name and value, if a value has a wrong type, or `content` is no
+        object.
         """
+        if not isinstance(content, Mapping):
+            typed(content, dict[str, Any])  # raises
         fields = {name: value for name, value in content.items() if value is not None}
         unknown = content.keys() - cls.__struct_encode_fields__
         if unknown:

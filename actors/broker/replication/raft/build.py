@@ -158,7 +158,9 @@ def _build(
     """Build the requests, the chain steps and the driver of a replica."""
     settings, node, loop = parts.settings, replica.node, parts.loop
     addresses = MemberAddresses({node.me: parts.identity.address, **replica.addresses}, lambda: node.members)
-    meta, services, table_services = build_meta(parts, tables, lambda: driver.accepts_sends)
+    meta, services, table_services = build_meta(  # a saved reset calls it before there is a driver
+        parts, tables, lambda: node.accepts_sends and driver.accepts_sends
+    )
     broker = RaftBroker(parts, replica, addresses, meta, restart)
     driver = RaftDriver(node, replica.log, loop.store, replica.term_file, parts.clock, addresses, broker)
     loop.end_of_turn.on_written(driver.end_turn)

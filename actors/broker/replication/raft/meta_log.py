@@ -23,7 +23,7 @@ from actors.broker.replication.raft.meta_record import (
     encode_full,
 )
 from actors.broker.replication.raft.table_kinds import LOCK, OWN_TOPICS, TOPIC, Kind, belongs_to
-from actors.raft.conversion import UNKNOWN
+from actors.raft.conversion import GROUP_TABLES_FILE, UNKNOWN
 from store.commitlog.positions import Callback
 from store.dispatch.queue_changes import META_TOPIC, deletion_properties
 from store.logs import get_logger
@@ -105,7 +105,7 @@ class MetaLog:
             wanted, found = self._confirmed.of_kind(kind), table.all()
             for name, value in wanted.items():
                 if found.get(name) != value or kind == LOCK:  # locks get their full time again
-                    table.put(name, value)
+                    self._put(kind, name, value)
             if removes_others:
                 for name in found.keys() - wanted.keys() - self._kept[kind]:
                     table.put(name, None)
@@ -219,7 +219,22 @@ class MetaLog:
             return
         table = self._kinds.get(entry.kind)
         if table is not None and table.get(entry.name) != entry.value:
-            table.put(entry.name, entry.value)
+            self._put(entry.kind, entry.name, entry.value)
+
+    def _put(self, kind: str, name: str, value: Any) -> None:
+        """Put a confirmed entry into its table. Raises StoreError if it is invalid.
+
+        Without it this replica would log its deletion when it leads.
+        """
+        try:
+            self._kinds[kind].put(name, value)
+        except ValueError as error:
+            raise StoreError(
+                f"the entry {name!r:.100} of kind {kind} is invalid: {error}. If the file is damaged, remove "
+                "it and its .bak, and the entries are read from the log again; if a newer RayMQ has written "
+                "the entry, use that version",
+                self._store.root / "config" / GROUP_TABLES_FILE,
+            ) from error
 
     async def turn(self) -> None:
         """Log progress, write a full set if it is due, and save the confirmed entries; once per second."""

@@ -24,6 +24,7 @@ from actors.raft.members import Member, Members
 from actors.raft.node import RaftNode
 from actors.raft.state import Timing
 from actors.raft.term_file import TERM_FILE, TermFile
+from actors.remoting.header import I64_MAX
 from store.clock import NS_PER_MS, Clock
 from store.commitlog.positions import ConfirmPolicy
 from store.disk.files import replace_file
@@ -149,11 +150,16 @@ def confirmed_before(root: Path) -> int:
     """Return how far the log was confirmed before it was opened last. Raises StoreError if it is damaged."""
     path = root / BOUND_FILE
     try:
-        return int(path.read_bytes())
+        text = path.read_bytes()
     except FileNotFoundError:
         return 0
-    except ValueError as error:
-        raise StoreError("is damaged: replace this replica by one with an empty store", path) from error
+    if not (text.isdigit() and int(text) <= I64_MAX):
+        raise StoreError(
+            f"is damaged, it has {text[:30]!r} and no position in the log: replace this replica by one with "
+            "an empty store (`raymq replica replace`)",
+            path,
+        )
+    return int(text)
 
 
 def _save_bound(root: Path, store_id: str) -> int:

@@ -22,6 +22,7 @@ from actors.raft.group_record import GROUP_TOPIC
 from actors.remoting.bodies.locks import HeldLock
 from store.dispatch.queue_changes import META_TOPIC
 from store.message.group_config import SubscriptionGroupConfig
+from store.message.json_fields import typed
 from store.message.message_queue import MessageQueue
 from store.message.topic_config import TopicConfig
 from store.metadata import MessageRequestMode, OrderBatch
@@ -54,7 +55,7 @@ class Kind(Protocol):
         """Return the value of an entry; None if it does not exist."""
 
     def put(self, name: str, value: Any) -> None:
-        """Create or replace an entry; with None, remove it."""
+        """Create or replace an entry; with None, remove it. Raises ValueError if the value is invalid."""
 
     def version(self) -> object:
         """Return a value that differs after each change."""
@@ -152,12 +153,14 @@ class QueueKind:
         on_put: Callable[[], None],
         encode: Callable[[Any], Any] = lambda value: value,
         decode: Callable[[Any], Any] = lambda value: value,
+        kind: type = int,
     ) -> None:
         self._table = table
         self._version = version
         self._on_put = on_put
         self._encode = encode
         self._decode = decode
+        self._kind = kind
 
     def all(self) -> dict[str, Any]:
         """Return all entries."""
@@ -173,7 +176,8 @@ class QueueKind:
         if value is None:
             self._table().pop(name, None)
         else:
-            self._table()[name] = {queue: self._decode(each) for queue, each in value}
+            rows = typed(value, list[tuple[int, self._kind]], "queues")  # type: ignore[name-defined]
+            self._table()[name] = {queue: self._decode(each) for queue, each in rows}
         self._on_put()
 
     def version(self) -> object:
@@ -207,8 +211,9 @@ class ResetKind:
         topic, _, group = name.partition("@")
         for key in [each for each in self._resets if each[:2] == (topic, group)]:
             del self._resets[key]
+        rows = typed(value or [], list[tuple[int, int]], "resets")
         if self._leads():
-            self._resets.update(((topic, group, queue_id), offset) for queue_id, offset in value or ())
+            self._resets.update(((topic, group, queue_id), offset) for queue_id, offset in rows)
 
     def version(self) -> object:
         """Return the resets themselves: they are few."""
@@ -235,11 +240,12 @@ class LockKind:
 
     def put(self, name: str, value: Any) -> None:
         """Replace the locks of a group; they expire after their full time."""
+        rows = typed(value or [], list[tuple[str, str, int, str, int]], "locks")
         self._locks.replace_group(
             name,
             [
                 HeldLock(name, owner, MessageQueue(topic, broker, queue_id), generation, LOCK_MS)
-                for topic, broker, queue_id, owner, generation in value or ()
+                for topic, broker, queue_id, owner, generation in rows
             ],
         )
 
@@ -264,7 +270,7 @@ class DelayKind:
 
     def put(self, name: str, value: Any) -> None:
         """Set the offset of a level."""
-        self._table.restore(int(name), value or 0)
+        self._table.restore(int(name), typed(value or 0, int, "offset"))
 
     def version(self) -> object:
         """Return the offsets themselves: they are few."""
@@ -323,7 +329,7 @@ class TimerKind:
     def put(self, name: str, value: Any) -> None:
         """Note the progress of another replica's timer."""
         if value is not None:
-            last_read_ms, queue_offset = value
+            last_read_ms, queue_offset = typed(value, tuple[int, int], "checkpoint")
             self.followed = TimerCheckpoint(
                 last_read_ms, queue_offset=queue_offset, master_queue_offset=queue_offset
             )
@@ -361,5 +367,6 @@ def kinds_of(
             tables.order_changes.note,
             OrderBatch.to_json,
             OrderBatch.from_json,
+            dict,
         ),
     )
