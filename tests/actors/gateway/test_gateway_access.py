@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+from base64 import urlsafe_b64encode
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, cast
@@ -117,6 +118,8 @@ def test_calls_without_valid_signature_are_unauthorized(tmp_path: Path) -> None:
             assert (await received(stranger, receive()))[0] == Code.UNAUTHORIZED, name
             stream = stranger.telemetry()
             assert (await stream.read()).status.code == Code.UNAUTHORIZED, name
+        for name, request in foreign_calls().items():
+            assert (await stranger.call(request)).status.code == Code.UNAUTHORIZED, name
         assert await alice.stored("Mine") == []
 
     with pytest.MonkeyPatch.context() as patch:
@@ -128,6 +131,7 @@ def foreign_calls() -> dict[str, Any]:
     """Return an rpc for each place of a foreign topic or group that a gateway or a broker checks."""
     handle = "0 1 60000 0 0 broker-a 0 0 0"
     second = Duration(seconds=10)
+    recall = urlsafe_b64encode(b"v1 Secret broker-a 9999999999999 id").decode()
     return {
         "route": rpc.QueryRouteRequest(topic=SECRET, endpoints=ENDPOINTS),
         "assignment of a topic": rpc.QueryAssignmentRequest(topic=SECRET, group=WORKERS),
@@ -138,6 +142,7 @@ def foreign_calls() -> dict[str, Any]:
         "end of a transaction": rpc.EndTransactionRequest(
             topic=SECRET, transaction_id="broker-a 0 0 id", resolution=1, message_id="id"
         ),
+        "recall": rpc.RecallMessageRequest(topic=SECRET, recall_handle=recall),
         "ack": rpc.AckMessageRequest(
             group=OTHERS, topic=MINE, entries=[rpc.AckMessageEntry(receipt_handle=handle)]
         ),
