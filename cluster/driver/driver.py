@@ -360,7 +360,7 @@ class Driver:
     def _await_route_refresh(self, broker: str) -> None:
         left_s = self._spacing.wait_s(broker, self.polling.now_s())
         if left_s > 0:
-            text = f"waiting {left_s:.0f} s until all clients know that the last broker has restarted"
+            text = f"waiting {max(left_s, 1):.0f} s until all clients know that the last broker has restarted"
             self.report.line(text)
             with self.report.working(text):
                 self.polling.sleep(left_s)

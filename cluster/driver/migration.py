@@ -169,11 +169,14 @@ class ToGroup(_Migration):
             return [f"{self._name} is a Raft group: replicas that are no voters yet are started and added"]
         actor = self._running.get(first.name)
         end = f", which ends at {int(actor.details.get('written', 0)):,}" if actor is not None else ""
-        stopped = ", ".join(self._running) or first.name
+        stopped = [*self._running]
+        restart = f"{first.name} is restarted"
+        if stopped not in ([], [first.name]):
+            restart = f"{', '.join(stopped)} are stopped, and {first.name} is started again"
         lines = [
             f"{self._name} becomes a Raft group: {first.name} keeps its store and its log{end}",
             f"{others} begin with empty stores and copy it; until then messages are on one disk only",
-            f"{stopped} is stopped, and {first.name} is started again: {OUTAGE}",
+            f"{restart}: {OUTAGE}",
         ]
         if len(self._running) > 1:
             lines.append("the stores of slaves are set aside as STORE.before-group-N, and not deleted")

@@ -257,7 +257,8 @@ def _differences(topology: Topology, recorded: Mapping[str, GroupRecord]) -> Ite
             yield (
                 f"{entry.name} is a Raft group of {len(recorded[entry.name].members)} replicas, and each of "
                 "them may lack what the others have acknowledged: keep replication: raft, or leave the group "
-                f"with `raymq migrate {entry.name}`"
+                f"with `raymq migrate {entry.name}`. To give up its messages, remove its stores and "
+                f"{FOLDER}/{entry.name}.json of the cluster's home directory"
             )
         elif isinstance(entry, Broker) and entry.name in recorded and recorded[entry.name].without_store:
             yield f"{entry.name} is not a complete Raft group yet: continue with `raymq migrate {entry.name}`"
