@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import stat
 from collections.abc import Iterable
 from functools import partial
@@ -20,7 +21,7 @@ from actors.remoting.admin_headers import UserHeader
 from actors.remoting.bodies.access import UserInfo
 from actors.remoting.codes import RayMQRequestCode, RequestCode, ResponseCode
 from actors.remoting.command import RemotingCommand
-from actors.remoting.signing import Credentials
+from actors.remoting.signing import Credentials, write_credentials
 from tests.actors.broker.auth.access_peers import INNER, SECRETS, SigningPeer, entry, inner_file
 from tests.actors.broker.brokers import Peer, run
 from tests.actors.broker.replication.raft.groups import Group
@@ -35,6 +36,7 @@ class GroupWithUsers(Group):
     def __init__(self, root: Path) -> None:
         super().__init__(root)
         self._inner = inner_file(root)
+        self._credentials = INNER
 
     def settings_of_each(self) -> dict[str, Any]:
         return {
@@ -44,7 +46,16 @@ class GroupWithUsers(Group):
         }
 
     def peer_of(self, broker: BrokerService) -> Peer:
-        return SigningPeer(broker, INNER)
+        return SigningPeer(broker, self._credentials)
+
+    async def restart_with(self, inner: Credentials) -> None:
+        """Stop all replicas, replace the keys of the inner user, and start all."""
+        for replica in range(3):
+            await self.stop(replica)
+        self._inner.unlink()
+        write_credentials(self._inner, inner)
+        self._credentials = inner
+        await asyncio.gather(*map(self.start, range(3)))
 
     def users(self, replica: int) -> dict[str, Any]:
         """The users and policies of a replica, with secret keys."""
@@ -149,6 +160,29 @@ def test_replica_that_joins_gets_the_users(tmp_path: Path) -> None:
             await changed(group, **added(group, new))
             assert names(await group.until_equal(leader)) == ["alice"]
             await eventually_async(lambda: (group.root(3) / "config" / FILE_NAME).exists())
+
+    run(story)
+
+
+@pytest.mark.extended
+def test_users_are_encrypted_again_after_a_change_of_the_inner_users_key(tmp_path: Path) -> None:
+    """A replica that joins afterwards can decrypt them, and has no file of users."""
+
+    async def story() -> None:
+        async with GroupWithUsers(tmp_path) as group:
+            await group.send(b"creates topic T")
+            for name in ("alice", "bob"):
+                await group.change("create_user", name)
+            before = await group.until_equal(await group.change("permit", "alice", "Topic:T", "Pub"))
+            await group.restart_with(Credentials("inner", "another inner secret"))
+            leader = await group.send(b"later")
+            assert await group.until_equal(leader) == before
+            assert await group.send_as(leader, "alice") == ResponseCode.SUCCESS
+            await group.change("update_user", "bob")
+            new = await group.start_new(3)
+            await changed(group, **added(group, new))
+            await eventually_async(lambda: group.users(3) == group.users(leader))
+            assert names(group.users(3)) == ["alice", "bob"]
 
     run(story)
 
