@@ -1,0 +1,83 @@
+"""A Java producer with default settings sends while its broker becomes a Raft group, and a broker again."""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from cluster.client import Admin
+from tests.cluster.replica_group import Group, stopping_ray
+from tests.cluster.test_ray_raft import leader
+from tests.compat.agent import Agent, Facts
+from tests.compat.build import CLIENT, JavaKit
+from tests.eventually import eventually
+
+pytestmark = [pytest.mark.ray, pytest.mark.java, pytest.mark.slow, pytest.mark.extended]
+
+DEFAULTS = ("-Dcompat.routeMs=30000", "-Dcompat.timeoutMs=3000")
+MIGRATE = ("migrate", "broker-a", "--yes", "--topology")
+
+
+class Sends:
+    """Sends of a Java producer, one after another, in a thread."""
+
+    def __init__(self, agent: Agent) -> None:
+        self._agent = agent
+        self._is_over = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+        self.sent = 0
+        self.failed: list[Facts] = []
+        self.longest_s = 0.0
+        """The longest time between two acknowledged sends."""
+
+    def __enter__(self) -> Sends:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._is_over.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        acknowledged_s = time.monotonic()
+        while not self._is_over.wait(0.02):
+            (result,) = self._agent.send([{"topic": "T", "body": "x"}])
+            if result.get("status") == "SEND_OK":
+                now_s = time.monotonic()
+                self.longest_s = max(self.longest_s, now_s - acknowledged_s)
+                self.sent, acknowledged_s = self.sent + 1, now_s
+            else:
+                self.failed.append(result)
+
+    def more(self) -> None:
+        """Wait for further acknowledged sends."""
+        end = self.sent + 50
+        eventually(lambda: self.sent >= end, "sends")
+
+
+def test_default_producer_continues_after_each_migration(
+    kit: JavaKit, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with stopping_ray(Group(tmp_path, 3, "raft")) as group:
+        raft, alone = group.file.read_text(), group.topology_of_single()
+        group.file.write_text(alone)
+        group.run("up")
+        with Admin(group.nameserver) as admin:
+            admin.create_topic("T", queues=4)
+        with Agent(kit, CLIENT, group.nameserver, tmp_path / "java", jvm=DEFAULTS) as agent:
+            for direction, topology in (("to a group", raft), ("to a broker", alone)):
+                group.file.write_text(topology)
+                if topology is alone and leader(group) != "broker-a-0":
+                    group.raymq("transfer", "broker-a", "--to", "0", "--yes", "-n", group.nameserver)
+                    eventually(lambda: leader(group) == "broker-a-0", "the leadership")
+                with Sends(agent) as sends:
+                    sends.more()
+                    group.run(*MIGRATE)
+                    sends.more()
+                text = f"{direction}: {len(sends.failed)} of {len(sends.failed) + sends.sent:,} sends failed"
+                with capsys.disabled():
+                    print(f"{text}, none was acknowledged for {sends.longest_s:.1f} s")  # noqa: T201 - docs
+        group.run("down")
