@@ -16,6 +16,7 @@ from typing import Protocol
 
 from actors.broker.broker_settings import raft_member
 from actors.broker.broker_settings_text import STORE_KEY
+from actors.host.service_host import State
 from actors.raft.state import Role
 from cluster.driver import fleet, group_masters
 from cluster.driver.driver import Driver, run_on_node
@@ -262,11 +263,12 @@ class ToSingle(_Migration):
         """Read the state of the group. Raises LaunchRefused if it cannot become a single broker."""
         super().__init__(driver, entry)
         replicas = [each for each in self._running.values() if each.spec is not None and each.spec.is_raft]
+        # An interrupted migration has stopped replicas, but not removed them from Ray.
+        self._runs = any(each.state != State.STOPPED for each in replicas)
         if driver.raft.record_of(self._name) is None and not replicas and self._running:
             raise refusal([f"{self._name} is a single broker already; `raymq up` applies other changes"])
         first = self._running.get(self._first.name)
-        self._runs = bool(replicas)
-        if replicas and (first is None or first.details.get(RAFT_STATE) != Role.LEADER.value):
+        if self._runs and (first is None or first.details.get(RAFT_STATE) != Role.LEADER.value):
             text = (
                 f"{self._first.name} does not lead, but its log becomes that of the single broker: `raymq "
                 f"transfer {self._name} --to 0` first (if it does not run, start it by `raymq up` with the "

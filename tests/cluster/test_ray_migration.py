@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -13,6 +15,7 @@ import pytest
 
 from cluster.client import Admin, Message, PullConsumer
 from tests.checkers import Recorder
+from tests.cluster.conftest import REPO
 from tests.cluster.replica_group import Group, send_all, stopping_ray
 from tests.cluster.test_ray_raft import leader
 from tests.eventually import eventually
@@ -153,6 +156,52 @@ def test_broker_becomes_a_group_and_a_broker_and_a_group_again(
     group.run("up")
     with group.producer() as producer:
         send_all(producer, sent)
+    group.run("down")
+
+
+def kill_migration_after(group: Group, text: str) -> None:
+    """Begin to migrate, and kill the command (SIGKILL) when it has reported a step."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "cluster.cli.main", *MIGRATE, str(group.file)],
+        env=group.environment | {"PYTHONUNBUFFERED": "1"}, cwd=REPO, stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert process.stdout is not None
+    with process.stdout as lines:
+        reported = any(text in line for line in lines)
+    process.kill()
+    process.wait()
+    assert reported, f"the migration has not reported {text!r}"
+
+
+def test_migration_that_is_killed_is_finished_by_the_same_command(group: Group) -> None:
+    """It is killed when the broker is stopped, when the group has its first member, and on the way back."""
+    raft, alone = group.file.read_text(), group.topology_of_single()
+    group.file.write_text(alone)
+    group.run("up")
+    sent: list[bytes] = []
+    with group.producer() as producer:
+        send_all(producer, sent)
+    group.file.write_text(raft)
+    kill_migration_after(group, "stopped broker-a-0")
+    kill_migration_after(group, "broker-a-0 leads the group, alone")
+    assert "continue with `raymq migrate broker-a`" in group.run("up", code=2)
+    with group.producer() as producer:
+        send_all(producer, sent)
+    assert "broker-a is a Raft group of 3 replicas" in group.run(*MIGRATE)
+    eventually(group.serves, "all replicas serve")
+
+    if leader(group) != "broker-a-0":
+        group.raymq("transfer", "broker-a", "--to", "0", "--yes", "-n", group.nameserver)
+        eventually(lambda: leader(group) == "broker-a-0", "the leadership")
+    with group.producer() as producer:
+        send_all(producer, sent)
+    group.file.write_text(alone)
+    kill_migration_after(group, "removing replica 2")
+    kill_migration_after(group, "stopped broker-a-2")
+    assert "broker-a is a single broker" in group.run(*MIGRATE)
+    with group.producer() as producer:
+        send_all(producer, sent)
+    group.await_all(sent)
     group.run("down")
 
 
