@@ -193,7 +193,7 @@ def test_group_is_changed_after_previews(visitor: Visitor, admin: Admin, filled:
 def test_broker_is_changed_after_previews(visitor: Visitor, admin: Admin) -> None:
     visitor.visit("brokers/a", "brokerVersionDesc")
     preview, _ = visitor.change("Change setting…", {"setting": "fileReservedTime", "value": "49"})
-    assert preview == "would change 1 settings of a"
+    assert preview == "would change 1 setting of a"
     assert admin.broker_config("a")["fileReservedTime"] == "49"
     assert "not writable" in visitor.change("Stop writes…")[1]
     assert "a is writable" in visitor.change("Allow writes…")[1]
@@ -231,7 +231,7 @@ def test_users_and_rules_are_changed_after_previews(browser: Browser, protected:
     found = [(each["resource"], each["decision"]) for each in protected.get("/rules")]
     assert found == [("Topic:bills", "Deny")]
     visitor.visit("access", "root")
-    assert visitor.change("delete…", row="alice")[0] == "would delete user alice and 1 rules"
+    assert visitor.change("delete…", row="alice")[0] == "would delete user alice and 1 rule"
     assert [each["user"] for each in protected.get("/users")] == ["root"]
     assert "alice-secret" not in visitor.visit("changes", "made through this console")
     context.close()
@@ -245,7 +245,7 @@ def test_dead_letters_are_resent_and_purged_after_previews(
     visitor.visit(f"dead-letters/{dead}", "3 shown")
     [letter] = [each for each in console.get(f"/dead-letters/{dead}") if each["keys"] == "d1"]
     preview, done = visitor.change("resend…", {"send to": "topic"}, row="dead 1")
-    target = f"1 dead letters of {dead} to their topics, so all groups receive them"
+    target = f"1 dead letter of {dead} to their topics, so all groups receive them"
     assert (preview, done) == (f"would send {target}", f"sent {target}")
     visitor.page.get_by_text("2 shown").wait_for()
     assert sum(admin.end_offsets(dead).values()) == 4

@@ -16,7 +16,7 @@ def test_dead_letters_are_shown_resent_and_purged(console: Console, dead: str) -
     assert {each["origin"] for each in letters} == {dead}
     path = f"/dead-letters/{dead}"
     preview = console.send("POST", f"{path}/resend", {"message": letters[0]["id"]})
-    assert preview["what"] == f"would send 1 dead letters of {dead} to the group"
+    assert preview["what"] == f"would send 1 dead letter of {dead} to the group"
     assert [each["keys"] for each in preview["rows"]] == [letters[0]["keys"]]
     assert len(console.get(path)) == 3
     console.send("POST", f"{path}/resend", {"message": letters[0]["id"], "dry_run": False})

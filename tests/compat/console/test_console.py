@@ -139,8 +139,8 @@ def test_dead_letters_are_resent_and_purged(rocketmq: RocketMQ, console: Console
     one = {"message": letters[0]["id"]}
     preview, done = changed(console, "/dead-letters/billing/resend", one)
     assert (preview, done) == (
-        "would send 1 dead letters of billing to the group",
-        "sent 1 dead letters of billing to the group",
+        "would send 1 dead letter of billing to the group",
+        "sent 1 dead letter of billing to the group",
     )
     eventually(lambda: letters[0]["id"] not in {each["id"] for each in console.get("/dead-letters/billing")})
     eventually(lambda: console.get("/dead-letters/billing"))
@@ -167,7 +167,7 @@ def test_groups_and_topics_are_changed_after_previews(
 def test_broker_is_changed_after_previews(console: Console) -> None:
     for value in ("73", "72"):
         setting = {"settings": {"fileReservedTime": value}}
-        assert changed(console, f"{BROKER}/settings", setting)[1] == f"changed 1 settings of {BROKER_NAME}"
+        assert changed(console, f"{BROKER}/settings", setting)[1] == f"changed 1 setting of {BROKER_NAME}"
         assert console.get(BROKER)["settings"]["fileReservedTime"] == value
     for is_writable, state in ((False, "not writable"), (True, "writable")):
         preview, done = changed(console, f"{BROKER}/writable", {"writable": is_writable})
