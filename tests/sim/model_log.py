@@ -13,7 +13,7 @@ from actors.raft.history import GroupRecord
 from actors.raft.members import Members
 from actors.raft.state import LogState
 
-Entry = tuple[int, Any]
+Entry = tuple[Any, ...]
 DAMAGED: Entry = (-1, None)
 
 
@@ -52,6 +52,17 @@ class ModelLog:
     @property
     def end(self) -> int:
         return len(self.entries)
+
+    # ---- tables --------------------------------------------------------------------------------------------
+
+    def take_over(self) -> None:
+        """A list of entries has no tables."""
+
+    def resign(self) -> None:
+        """See `take_over`."""
+
+    def keep_tables(self) -> None:
+        """See `take_over`."""
 
     # ---- append --------------------------------------------------------------------------------------------
 

@@ -150,6 +150,8 @@ class SimReplica:
             self._do[type(effect)](effect)
         self.sim.checks.on_step(self)
         self.log.turn()
+        if self.node.accepts_sends:
+            self._with_tables(self.log.keep_tables)
         if self.log.min > self.log_min:
             self.log_min = self.log.min
             self.execute(self.node.on(Trimmed(self.log_min), self.now))
@@ -266,10 +268,18 @@ class SimReplica:
         self.sim.checks.on_leader(self, effect.term)
 
     def _open_for_sends(self, effect: do.OpenForSends) -> None:
-        pass
+        self._with_tables(self.log.take_over)
+
+    def _with_tables(self, write: Callable[[], None]) -> None:
+        """Let the log write records of tables, of which the node learns as of those of clients."""
+        end = self.log.end
+        write()
+        if self.log.end > end:
+            self.execute(self.node.on(Appended(self.log.end), self.now))
 
     def _lose_leadership(self, effect: do.LoseLeadership) -> None:
         self.waiting.clear()
+        self.log.resign()
 
     def _fail(self, effect: do.Fail) -> None:
         raise Violation(f"{self} stops: {effect.reason}")

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import random
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -18,12 +18,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from actors.broker.replication.group_log import GroupConfirm, GroupLog
+from actors.broker.replication.raft.group_tables import GroupTables
 from actors.broker.replication.raft.renewal import remove_derived
 from actors.raft.group_record import GROUP_TOPIC, decode_group_record
 from actors.raft.history import GroupRecord
 from actors.raft.members import Members
 from actors.raft.state import LogState
 from store.disk.disk_use import DiskUse
+from store.dispatch.queue_changes import DELETED_TOPICS, META_TOPIC
 from store.message.crc import crc32
 from store.message.hosts import Host
 from store.message.properties import encode_properties
@@ -37,11 +39,13 @@ from store.tools.verify import verify
 from store.warm import warm_up
 from tests.faults.power import PowerLossDisk, track_calls
 from tests.sim.checks import Violation
-from tests.sim.model_log import Token
+from tests.sim.cutting_disk import CuttingDisk, PowerLost
+from tests.sim.model_log import Entry, Token
 from tests.sim.replica import Crash
 from tests.sim.run import Level
 from tests.sim.schedule import Schedule, draw
 from tests.sim.simulation import Simulation
+from tests.sim.store_tables import QUEUES, Queue, StoreTables, ends_of_queues
 from tests.store.stepped import StepByStep
 
 if TYPE_CHECKING:
@@ -57,7 +61,6 @@ SETTINGS = StoreSettings(
     preallocate=False,
     checkpoint_interval_ms=1_500,
 )
-TOPIC, QUEUES = "Topic", 3
 READ_BYTES = 1000
 
 
@@ -72,37 +75,6 @@ class SimClock:
 
     def monotonic_ns(self) -> int:
         return self._replica.now * 1_000_000
-
-
-class PowerLost(Exception):
-    """The disk has lost power."""
-
-
-class CuttingDisk(PowerLossDisk):
-    """A disk that can lose power in the middle of an operation."""
-
-    def __init__(self, root: Path, rng: random.Random) -> None:
-        super().__init__(root, rng)
-        self._syncs_left = -1
-        self._into = root
-        self.image: Path | None = None  # what is left after a power loss
-
-    def cut_before_sync(self, syncs: int, into: Path) -> None:
-        """Lose power after this number of further syncs; `into` gets what is left."""
-        self._syncs_left, self._into = syncs, into
-
-    def sync(self, call: Callable[[int], None], descriptor: int, path: str) -> None:
-        if self._syncs_left == 0:
-            self._syncs_left = -1
-            self.image = self.cut(self._into)
-            raise PowerLost
-        self._syncs_left = max(self._syncs_left - 1, -1)
-        file = self._files.get(os.fstat(descriptor).st_ino)
-        if file is None:
-            super().sync(call, descriptor, path)
-        else:  # no search for new names: most syncs are those of the log
-            call(descriptor)
-            file.sync()
 
 
 class StoreLog:
@@ -175,6 +147,7 @@ class StoreLog:
         self._disk = CuttingDisk(self.path, self._rng)
         self._disks.append(self._disk)
         self._confirm = confirm = GroupConfirm()
+        tables = GroupTables()
         self._executors.clear()
         self._store = MessageStore.open(
             self.path,
@@ -185,6 +158,10 @@ class StoreLog:
             probe=lambda _: DiskUse(0, 1 << 40),
             confirm=confirm,
             executors=self._make_executor,
+            sinks=(tables,),
+        )
+        self._tables = StoreTables(
+            self.store, tables, lambda: replica.node is not None and replica.node.accepts_sends
         )
         self._log = GroupLog(self.store, confirm, "DefaultCluster/broker-a", replica.member)
         self._log.remove_unfinished_tail()
@@ -267,10 +244,28 @@ class StoreLog:
     # ---- log -----------------------------------------------------------------------------------------------
 
     def append_value(self, term: int, value: int) -> int:
+        topic = self._tables.topic_for(value)
         properties = encode_properties({"KEYS": f"key-{value % 7}", "UNIQ_KEY": f"{value:032}"})
         body = b"%d %b" % (value, b"x" * (value * 137 % 1500))
-        self.store.append(RecordDraft(TOPIC, value % QUEUES, body, properties))
+        self.store.append(RecordDraft(topic, value % QUEUES, body, properties))
         return self.end
+
+    def take_over(self) -> None:
+        self._tables.take_over()
+
+    def resign(self) -> None:
+        self._tables.resign()
+
+    def keep_tables(self) -> None:
+        self._tables.keep()
+
+    def queue_ends(self) -> dict[Queue, int]:
+        """Return the ends of the queues of clients, after all is flushed and dispatched."""
+        if self._job is not None:
+            self.end_flush(self._job)
+        self.store.flush_now()
+        self.store.dispatch_now()
+        return self._tables.queue_ends()
 
     def append_group_record(self, term: int, members: Members) -> tuple[GroupRecord, int]:
         record = self._log.append_group_record(term, members)
@@ -445,12 +440,15 @@ class StoreLog:
         return found
 
 
-def _entry(record: memoryview) -> tuple[int, Any]:
-    """Return the CRC of a record, and the value or the members in its body."""
+def _entry(record: memoryview) -> Entry:
+    """Return the CRC of a record, and members, deleted topics, or the value and the place of a message."""
     message = decode_record(record)
     if message.topic == GROUP_TOPIC:
         return crc32(record), decode_group_record(message.body).members
-    return crc32(record), int(message.body.split()[0])
+    if message.topic == META_TOPIC:
+        return crc32(record), message.properties.get(DELETED_TOPICS, "")
+    place = (message.topic, message.queue_id, message.queue_offset)
+    return crc32(record), int(message.body.split()[0]), place
 
 
 class StoreSimulation(Simulation):
@@ -464,6 +462,12 @@ class StoreSimulation(Simulation):
     def run(self) -> None:
         """Run the schedule; then close the stores, and compare all their files with their logs."""
         super().run()
+        ends = ends_of_queues(self.checks.chosen)
+        for replica in self.replicas:
+            if replica.node is not None and replica.log.confirmed == replica.log.end:
+                found = replica.log.queue_ends() if self._is_member(replica) else ends
+                if found != ends:
+                    raise Violation(f"the queues of {replica} end at {found} instead of {ends}")
         for replica in self.replicas:
             if replica.node is not None and replica.log.confirmed == replica.log.end:
                 replica.log.verify()
