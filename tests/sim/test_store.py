@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from actors.broker.replication.group_log import GroupLog
+from actors.broker.replication.raft.meta_log import MetaLog
 from store.commitlog.flush import LogFlush
 from store.recovery import opening
 from tests.sim.run import Level, SeedFailed, run_seeds
@@ -48,6 +49,7 @@ MISTAKES = {
     "a restart takes the whole log as confirmed": (opening, "_confirmed_before", lambda *_: 1 << 60),
     "a fetch ends with a blank": (GroupLog, "read", _two_parts),
     "a flush counts over a truncation": (LogFlush, "cancel", lambda _: None),
+    "the ends of queues are not logged": (MetaLog, "_queue_ends", lambda _: {}),
 }
 
 

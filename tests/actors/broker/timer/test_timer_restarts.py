@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -88,6 +89,37 @@ def test_promoted_slave_delivers_what_waits_since_the_clock_was_set_back(tmp_pat
     with_broker(master, settings, clock)
     become_slave(settings.store_root)
     with_broker(promoted, settings, clock)
+
+
+def test_second_change_of_the_master_after_a_clock_was_set_back_loses_no_timer(tmp_path: Path, clock) -> None:
+    """What was delivered since the clock was set back may be delivered again by each next master."""
+    settings = timer_settings(tmp_path)
+
+    async def first(peer: Peer) -> None:
+        await send_at(peer, START_MS + 100, b"first")
+        clock.advance(3_600_000)
+        await rounds(peer)
+        clock.set_wall_ms(START_MS + 120_000)
+        for delay_ms, body in ((125_000, b"second"), (130_000, b"third"), (140_000, b"fourth")):
+            await send_at(peer, START_MS + delay_ms, body)
+        await rounds(peer)
+
+    async def next_one(peer: Peer, until_ms: int, expected: set[bytes]) -> None:
+        clock.set_wall_ms(START_MS + until_ms - 1)
+        await rounds(peer)
+        assert set(await bodies(peer)) < expected
+        clock.set_wall_ms(START_MS + until_ms)
+        await rounds(peer)
+        assert set(await bodies(peer)) == expected
+
+    with_broker(first, settings, clock)
+    for until_ms, expected in (
+        (125_000, {b"first", b"second"}),
+        (130_000, {b"first", b"second", b"third"}),
+        (140_000, {b"first", b"second", b"third", b"fourth"}),
+    ):
+        become_slave(settings.store_root)
+        with_broker(partial(next_one, until_ms=until_ms, expected=expected), settings, clock)
 
 
 def test_clean_restart_within_a_second_delivers_each_message_once(tmp_path: Path, clock) -> None:
