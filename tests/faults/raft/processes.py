@@ -6,20 +6,21 @@ import asyncio
 import sys
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import orjson
 
 from actors.remoting.client import RemotingClient
-from actors.remoting.codes import RayMQRequestCode
+from actors.remoting.codes import RayMQRequestCode, ResponseCode
 from actors.remoting.command import RemotingCommand
 from actors.remoting.limits import RemotingLimits
 from actors.remoting.remoting_errors import RemotingError
 from store.clock import SystemClock
 from tests.actors.broker.replication.raft.groups import Group
-from tests.eventually import eventually_async
+from tests.eventually import TIME_SCALE, eventually_async
 
 REPO = Path(__file__).parents[3]
+TIMEOUT_MS = int(1_000 * TIME_SCALE)
 
 
 class Processes(Group):
@@ -28,7 +29,14 @@ class Processes(Group):
     def __init__(self, root: Path) -> None:
         super().__init__(root)
         self._running: dict[int, asyncio.subprocess.Process] = {}
-        self._client = RemotingClient(SystemClock(), limits=RemotingLimits(connect_timeout_ms=1_000))
+        self._client = RemotingClient(SystemClock(), limits=RemotingLimits(connect_timeout_ms=TIMEOUT_MS))
+
+    async def __aenter__(self) -> Self:
+        try:
+            return await super().__aenter__()
+        except BaseException:  # no __aexit__ follows
+            await self.close()
+            raise
 
     async def start(self, replica: int) -> None:
         settings = self.settings[replica].model_dump_json()
@@ -109,7 +117,7 @@ async def described(client: RemotingClient, address: str) -> dict[str, Any] | No
     """Return the figures of a broker; None if it does not respond."""
     command = RemotingCommand(RayMQRequestCode.DESCRIBE_BROKER)
     try:
-        found: dict[str, Any] = orjson.loads((await client.invoke(address, command, 1_000)).body)
+        response = await client.invoke(address, command, TIMEOUT_MS)
     except RemotingError:
         return None
-    return found
+    return orjson.loads(response.body) if response.code == ResponseCode.SUCCESS else None

@@ -24,7 +24,7 @@ from store.ownership.identity import StoreIdentity
 from store.store_settings import StoreSettings
 from tests.checkers import Recorder
 from tests.faults.node import BROKER, STORE, listen_at
-from tests.faults.raft.processes import described
+from tests.faults.raft.processes import TIMEOUT_MS, described
 from tests.faults.raft.sending import check_logs
 from tests.faults.storm import MAX_DOWN_S, REPO, Node, Storm
 from tests.ports import free_port
@@ -197,7 +197,7 @@ class RaftStorm(Storm):
         """Return the figures of each replica; empty if it does not respond."""
 
         async def ask() -> list[dict[str, Any]]:
-            client = RemotingClient(SystemClock(), limits=RemotingLimits(connect_timeout_ms=1_000))
+            client = RemotingClient(SystemClock(), limits=RemotingLimits(connect_timeout_ms=TIMEOUT_MS))
             try:
                 return [await described(client, each) or {} for each in self._addresses]
             finally:
