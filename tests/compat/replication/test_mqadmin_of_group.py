@@ -110,6 +110,10 @@ class Tool:
     async def leader(self) -> int:
         return await self._group.leader(self.running)
 
+    async def lists_all_replicas(self) -> bool:
+        [clusters] = await self.succeed("clusterList")
+        return {row["Addr"] for row in rows(clusters)} == {self._group.address(each) for each in ALL}
+
     async def run(self, *commands: str) -> list[str]:
         leader = await self.leader()
         follower = next(each for each in self.running if each != leader)
@@ -170,10 +174,9 @@ def test_mqadmin_changes_a_group_and_the_next_leader_has_it(kit: JavaKit, tmp_pa
             profile, home = RELEASES["5.3.3"].server, tmp_path / "mqadmin"
             with Mqadmin(kit, group.nameserver, home, profile=profile, jvm=jvm) as mqadmin:
                 tool = Tool(mqadmin, group)
-                [clusters] = await tool.succeed("clusterList")
-                assert {row["Addr"] for row in rows(clusters)} == {group.address(each) for each in ALL}
+                await eventually_async(tool.lists_all_replicas, "three registered replicas")
                 await change_everything(tool)
-                await eventually_async(group.is_level)
+                await group.await_level()
                 leader = await tool.leader()
                 for each in ALL:
                     if each != leader:
