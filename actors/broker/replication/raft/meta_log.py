@@ -68,6 +68,7 @@ class MetaLog:
         self._versions: dict[str, object] = {}
         self._saved = -1
         self._full_end = 0
+        self._is_full_wanted = False
         self._kept: dict[str, set[str]] = {}
         """The names of the entries that this replica had when it took over."""
         confirmed.load(store, self._applied)
@@ -81,12 +82,15 @@ class MetaLog:
     def take_over(self) -> None:
         """Begin to log changes: all confirmed records are applied, and this replica may append.
 
-        Entries that only this replica has, such as its system topics, are logged now.
+        Entries that only this replica has, such as its system topics, are logged now. So is a full set: the
+        last leader may have deleted the one that it had before it wrote the next, and a replica that joined
+        then has none.
         """
         self._restore(removes_others=False)
         self._kept = {kind: set(table.all()) for kind, table in self._kinds.items()}
         self._versions.clear()
         self._full_end = 0
+        self._is_full_wanted = True
         self._is_open = True
         self.flush_progress()
         self._write_full_if_due()
@@ -257,6 +261,7 @@ class MetaLog:
         oldest_end = (positions.min // file_bytes + 1) * file_bytes
         full_from = self._confirmed.full_from
         is_due = full_from == UNKNOWN or full_from < oldest_end <= self._last_file
+        is_due |= self._is_full_wanted and self._last_file > 0
         is_pending = self._full_end > positions.dispatched or self._is_deleting
         if is_pending or not (is_due and self._is_open and self._leads()):
             return
@@ -267,6 +272,7 @@ class MetaLog:
             for body, properties in encode_full(rows, self._queue_ends(), self._record_bytes):
                 result = self._store.append(RecordDraft(META_TOPIC, 0, body, properties))
                 self._end = self._full_end = result.physical_offset + result.size_bytes
+            self._is_full_wanted = False
             _log.info("raft_full_set_logged", entries=len(rows), end=self._end)
         except StoreError as error:
             _log.warning("raft_change_not_logged", entries=len(rows), error=str(error))
