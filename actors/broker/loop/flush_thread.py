@@ -4,8 +4,8 @@
                   │                 ↑
     thread        └──→ job() ──→ on_end()
 
-Two locks take the place of the queue, the future and the callbacks of an executor: they cost 0.1 ms of CPU
-time per flush, as much as the flush itself.
+Two locks take the place of the queue, the future and the callbacks of an executor: that saves 0.05 to 0.08 ms
+of CPU time per flush, which itself takes 0.1 ms.
 """
 
 from __future__ import annotations
