@@ -63,8 +63,8 @@ class MessageStore(ReadableStore):
     ) -> None:
         """Create the store from its parts. Only `open` calls this."""
         self._maintenance = Maintenance(root, settings, name.store_id, clock, parts, recovered)
-        mark_changed = self._maintenance.checkpoints.mark_changed
-        super().__init__(parts, Retention(settings, clock, parts, probe, mark_changed), clock)
+        checkpoints = self._maintenance.checkpoints
+        super().__init__(parts, Retention(settings, clock, parts, probe, checkpoints), clock)
         self.queue_files = QueueFileSwap(parts)
         self.root = root
         self.settings = settings

@@ -61,6 +61,7 @@ class Positions:
         "_policy",
         "_waiters",
         "awaited",
+        "checkpointed",
         "dispatched",
         "flushed",
         "min",
@@ -76,6 +77,8 @@ class Positions:
         self.written = 0
         self.flushed = 0
         self.dispatched = 0
+        self.checkpointed = 0
+        """The position of the last checkpoint: a power loss takes no unit of a record before it."""
         self.recovered = 0
         """The end of the log when the store was opened: this process wrote all records after it."""
         self.awaited = 0

@@ -186,7 +186,7 @@ class Checkpoints:
         job = self._job()
         self._began_ns = None
         job.run()
-        self._checkpoint_position = job.position
+        self._checkpoint_position = self._parts.positions.checkpointed = job.position
         self._call_back(None)
 
     def _begin_checkpoint(self) -> None:
@@ -245,7 +245,7 @@ class Checkpoints:
         self._began_ns = None
         self._due_ns = max(self._due_ns, now_ns + min(_PAUSE_FACTOR * took_ns, _PAUSE_MAX_NS))
         if error is None:
-            self._checkpoint_position = job.position
+            self._checkpoint_position = self._parts.positions.checkpointed = job.position
         else:
             # After a failed sync, pages that look clean may be lost: keep the last checkpoint.
             self._sync_failed = not job.is_synced

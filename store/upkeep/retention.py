@@ -3,8 +3,8 @@
 A log file is expired `file_reserved_time_h` hours after its last change, whether its messages have been
 consumed or not. Expired files are deleted at the hours of `delete_when_h`, while the disk is fuller than
 `disk_max_used_percent`, and on request. If the disk is fuller than `disk_force_clean_percent`, the oldest
-files are deleted at any age, as many as are needed. A file is never deleted before it is flushed and
-dispatched, and the last file is always kept. The leader of a Raft group keeps what other replicas need.
+files are deleted at any age, as many as are needed. A file is never deleted before a checkpoint
+covers it, and the last file is always kept. The leader of a Raft group keeps what other replicas need.
 
 The store's thread decides what to delete. Checking the disk and deleting files happen in the background.
 Queues are corrected a few per turn, and each queue is corrected before it is read.
@@ -23,7 +23,9 @@ from store.disk.disk_use import DiskLevels, DiskProbe, DiskState, Pressure
 from store.disk.retired import RemoveJob, RetiredFile, SurveyJob
 from store.logs import get_logger
 from store.recovery.opening import StoreParts
+from store.store_errors import StoreError
 from store.store_settings import StoreSettings
+from store.upkeep.checkpoints import Checkpoints
 from store.upkeep.stale_queues import StaleQueues
 
 _log = get_logger(__name__)
@@ -87,19 +89,16 @@ class Retention:
         clock: Clock,
         parts: StoreParts,
         probe: DiskProbe,
-        on_derived_changed: Callable[[], None],
+        checkpoints: Checkpoints,
     ) -> None:
-        """Create the retention of a store.
-
-        `probe` returns the usage of the disk that contains a path. `on_derived_changed` is called when queue
-        or index files were deleted.
-        """
+        """Create the retention of a store; `probe` returns the usage of the disk that contains a path."""
         self.refusal: str | None = None
         self._settings = settings
         self._clock = clock
         self._parts = parts
         self._probe = probe
-        self._on_derived_changed = on_derived_changed
+        self._checkpoints = checkpoints
+        self._waits_for_checkpoint = False
         self._lane = parts.background.lane("store-retention")
         self._is_surveying = False
         self._due_ns = clock.monotonic_ns() + settings.clean_interval_ms * NS_PER_MS
@@ -152,7 +151,7 @@ class Retention:
                 "queue_cleaned", topic=queue.topic, queue_id=queue.queue_id, next_offset=queue.next_offset
             )
         if removed:
-            self._on_derived_changed()
+            self._checkpoints.mark_changed()
         return [(queue.topic, queue.queue_id) for queue in removed]
 
     def ended_queues(self) -> dict[str, list[tuple[int, int]]]:
@@ -174,7 +173,7 @@ class Retention:
         for topic, queues in ends.items():
             for queue_id, offset in queues:
                 self._parts.queues.reserve_before(topic, queue_id, offset, position)
-        self._on_derived_changed()
+        self._checkpoints.mark_changed()
         return True
 
     # ---- turns ---------------------------------------------------------------------------------------------
@@ -188,11 +187,25 @@ class Retention:
         if now_ns >= self._due_ns and not self._is_surveying:
             self._due_ns = now_ns + self._settings.clean_interval_ms * NS_PER_MS
             self._start_survey()
-        if self._chosen and now_ns >= self._drop_due_ns:
+        if self._chosen and now_ns >= self._drop_due_ns and self._is_checkpointed(self._chosen[0]):
             self._drop_due_ns = now_ns + self._settings.delete_files_interval_ms * NS_PER_MS
             self._drop(self._chosen.pop(0))
         if self.stale_queues.has_any:
             self.stale_queues.correct_some()
+
+    def _is_checkpointed(self, base: int) -> bool:
+        """Return True if a checkpoint covers the log file at `base`; else request one."""
+        if base + self._parts.log.file_bytes <= self._parts.positions.checkpointed:
+            return True
+        if not self._waits_for_checkpoint:
+            self._waits_for_checkpoint = True
+            self._checkpoints.on_next_checkpoint(self._on_checkpoint)
+        return False
+
+    def _on_checkpoint(self, error: StoreError | None) -> None:
+        self._waits_for_checkpoint = False
+        if error is not None:
+            self._chosen = []  # the next round chooses again
 
     def finish(self) -> None:
         """Wait for background work to complete."""
@@ -313,7 +326,7 @@ class Retention:
             file.since_ns = self._clock.monotonic_ns()
         self._remove(retired)
         self.stale_queues.add_all()
-        self._on_derived_changed()
+        self._checkpoints.mark_changed()
 
     # ---- queues --------------------------------------------------------------------------------------------
 

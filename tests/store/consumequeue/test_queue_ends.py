@@ -46,6 +46,7 @@ def store_without_old_files(stores, draft, drain, name: str, count: int) -> Mess
     while store.positions.written < 3 * store.settings.commit_log_file_bytes:
         store.append(draft(bytes(700), topic="Other"))
     drain(store)
+    store.truncate_to(store.positions.written)  # makes a checkpoint
     offset = 2 * store.settings.commit_log_file_bytes
     store.retention.delete_before(offset)
     for _ in range(2):

@@ -16,10 +16,12 @@ from store.consumequeue.consume_queue import ConsumeQueue
 from store.disk.disk_use import DiskLevels, DiskUse, Pressure, survey
 from store.disk.residency import FileRange, NotResident
 from store.live_settings import LiveSettings
+from store.recovery.summary import read_summary
 from store.store_errors import StoreError
 from store.store_settings import StoreSettings
 from store.upkeep.retention import Round, files_to_delete, is_time_to_delete
 from store.upkeep.stale_queues import StaleQueues
+from tests.store.stepped import StepByStep
 
 BODY = b"x" * 3000  # two records fill a log file of 8 KiB
 HOUR_MS = 3_600_000
@@ -58,6 +60,7 @@ def aged(stores, draft, drain, clock, disk):
         for number in range(11):
             store.append(draft(BODY, uniq=f"id-{number}", keys=f"key-{number}"))
         drain(store)
+        store.truncate_to(store.positions.written)  # makes a checkpoint
         directories = settings.get("commit_log_paths", ("commitlog",))
         paths = [path for name in directories for path in (store.root / name).iterdir()]
         paths.sort(key=lambda path: path.name)
@@ -292,6 +295,7 @@ def test_deleted_log_files_are_removed_from_queues_and_index(stores, draft, drai
     for number in range(20):
         store.append(draft(BODY, queue_id=number % 2, keys=f"key-{number}"))
     drain(store)
+    store.truncate_to(store.positions.written)  # makes a checkpoint
     disk.percent = 76
     clock.set_wall_ms(2 * clock.wall_ms())
     one_round(store, clock)
@@ -302,6 +306,25 @@ def test_deleted_log_files_are_removed_from_queues_and_index(stores, draft, drai
     assert len(list((store.root / "index").iterdir())) == 1
     assert store.query_by_key("Topic", "key-3") == []
     assert len(store.query_by_key("Topic", "key-19")) == 1
+
+
+def test_log_files_are_deleted_after_a_checkpoint_has_their_units(stores, draft, clock):
+    """Else a power loss could take units without records, and the queue would give out their offsets again."""
+    executor = StepByStep()
+    store = stores.open(executors=lambda _name, _threads: executor, file_reserved_time_h=0)
+    for _ in range(11):
+        store.append(draft(BODY))
+    store.flush_now()
+    store.dispatch_now()
+    for path in (store.root / "commitlog").iterdir():
+        set_age(path, clock, 1)
+    store.retention.delete_expired()
+    for _ in range(30):
+        executor.step()
+        clock.advance(store.settings.delete_files_interval_ms)
+        store.advance()
+        assert store.positions.min <= read_summary(store.root, store.identity.store_id).position
+    assert len(log_files(store)) == 1
 
 
 def test_read_after_a_deletion_begins_at_an_existing_record(aged, clock, disk, monkeypatch):
@@ -346,6 +369,7 @@ def test_clean_expired_queues_removes_queues_without_messages(stores, draft, dra
     for _ in range(4):
         store.append(draft(BODY))
     drain(store)
+    store.truncate_to(store.positions.written)  # makes a checkpoint
     disk.percent = 76
     clock.set_wall_ms(2 * clock.wall_ms())
     one_round(store, clock)
