@@ -7,6 +7,8 @@ import re
 import zlib
 from typing import Final, Protocol
 
+from google.protobuf.timestamp_pb2 import Timestamp
+
 from actors.gateway.grpc.status import CallFailed, StatusCode
 
 # Values are imported by name on the path of sends: an attribute of an enum takes a microsecond.
@@ -102,8 +104,11 @@ def check_message(message: Message, now_ms: int) -> None:
 
 def _check_times(message: Message, now_ms: int) -> None:
     system = message.system_properties
+    _milliseconds(system.born_timestamp, Code.BAD_REQUEST, "born timestamp")
     if system.HasField("delivery_timestamp"):
-        delay_ms = system.delivery_timestamp.ToMilliseconds() - now_ms
+        delay_ms = (
+            _milliseconds(system.delivery_timestamp, Code.ILLEGAL_DELIVERY_TIME, "delivery time") - now_ms
+        )
         if delay_ms > DELAY_MS_MAX:
             raise RpcFailed(
                 Code.ILLEGAL_DELIVERY_TIME,
@@ -115,6 +120,13 @@ def _check_times(message: Message, now_ms: int) -> None:
             Code.BAD_REQUEST,
             f"the recovery duration of {recovery_s:,} s is not within 0 and {RECOVERY_S_MAX:,}",
         )
+
+
+def _milliseconds(timestamp: Timestamp, code: Code, name: str) -> int:
+    try:
+        return timestamp.ToMilliseconds()
+    except ValueError as error:
+        raise RpcFailed(code, f"the {name} is not valid: {error}") from None
 
 
 def _check_user_properties(message: Message) -> None:

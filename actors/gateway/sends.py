@@ -231,5 +231,9 @@ def _check_type(topic: Topic, message: Message) -> None:
         raise RpcFailed(
             Code.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE,
             f"topic {topic.name} accepts {accepted}; the message is declared as "
-            f"{MessageType.Name(declared)} and has the fields of {MessageType.Name(kind)}",
+            f"{_type_name(declared)} and has the fields of {MessageType.Name(kind)}",
         )
+
+
+def _type_name(declared: MessageType) -> str:
+    return MessageType.Name(declared) if declared in MessageType.values() else str(declared)

@@ -1,0 +1,157 @@
+"""Every field of every rpc, absent, too long or of the wrong kind, gets a status of RocketMQ."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import grpc
+from google.protobuf.descriptor import FieldDescriptor
+from google.protobuf.duration_pb2 import Duration
+from google.protobuf.message import Message
+from google.protobuf.timestamp_pb2 import Timestamp
+
+from actors.gateway.proto import definition_pb2 as v2
+from actors.gateway.proto import service_pb2 as rpc
+from tests.actors.gateway.gateways import GrpcClient, message, with_gateway
+
+TOPIC = v2.Resource(name="Plain")
+GROUP = v2.Resource(name="CG")
+ENDPOINTS = v2.Endpoints(scheme=v2.IPv4, addresses=[v2.Address(host="127.0.0.1", port=8081)])
+HANDLE = "0 1 60000 0 0 broker-a 0 0 0"
+SECOND = Duration(seconds=1, nanos=1)
+STAMP = Timestamp(seconds=1, nanos=1)
+
+
+def send(kind: v2.MessageType, **system: Any) -> Message:
+    """Return a send of a message of this type."""
+    sent = v2.SystemProperties(
+        tag="t", keys=["k"], message_id="01ABC", body_digest=v2.Digest(type=v2.CRC32, checksum="1"),
+        body_encoding=v2.IDENTITY, message_type=kind, born_timestamp=STAMP, born_host="h", trace_context="c",
+        **system,
+    )  # fmt: skip
+    one = v2.Message(topic=TOPIC, body=b"x", user_properties={"a": "b"}, system_properties=sent)
+    return rpc.SendMessageRequest(messages=[one])
+
+
+VALID: tuple[Message, ...] = (
+    rpc.QueryRouteRequest(topic=TOPIC, endpoints=ENDPOINTS),
+    send(v2.NORMAL),
+    send(v2.FIFO, message_group="g"),
+    send(v2.DELAY, delivery_timestamp=STAMP),
+    send(v2.TRANSACTION, orphaned_transaction_recovery_duration=SECOND),
+    rpc.QueryAssignmentRequest(topic=TOPIC, group=GROUP, endpoints=ENDPOINTS),
+    rpc.ReceiveMessageRequest(
+        group=GROUP, message_queue=v2.MessageQueue(topic=TOPIC, id=0, broker=v2.Broker(name="broker-a")),
+        filter_expression=v2.FilterExpression(type=v2.TAG, expression="*"), batch_size=1,
+        invisible_duration=Duration(seconds=60), long_polling_timeout=Duration(), attempt_id="1",
+    ),
+    rpc.AckMessageRequest(
+        group=GROUP, topic=TOPIC, entries=[rpc.AckMessageEntry(message_id="m", receipt_handle=HANDLE)]
+    ),
+    rpc.HeartbeatRequest(group=GROUP, client_type=v2.SIMPLE_CONSUMER),
+    rpc.ForwardMessageToDeadLetterQueueRequest(
+        group=GROUP, topic=TOPIC, receipt_handle=HANDLE, message_id="m", delivery_attempt=1,
+        max_delivery_attempts=1,
+    ),
+    rpc.EndTransactionRequest(
+        topic=TOPIC, message_id="m", transaction_id="broker-a 0 0 m", resolution=v2.COMMIT,
+        source=v2.SOURCE_CLIENT, trace_context="c",
+    ),
+    rpc.NotifyClientTerminationRequest(group=GROUP),
+    rpc.ChangeInvisibleDurationRequest(
+        group=GROUP, topic=TOPIC, receipt_handle=HANDLE, invisible_duration=SECOND, message_id="m"
+    ),
+    rpc.RecallMessageRequest(topic=TOPIC, recall_handle="x"),
+    rpc.TelemetryCommand(
+        settings=v2.Settings(
+            client_type=v2.PUSH_CONSUMER, access_point=ENDPOINTS, request_timeout=SECOND,
+            backoff_policy=v2.RetryPolicy(
+                max_attempts=3,
+                exponential_backoff=v2.ExponentialBackoff(initial=SECOND, max=SECOND, multiplier=2),
+            ),
+            user_agent=v2.UA(language=v2.PYTHON, version="5", platform="p", hostname="h"),
+            subscription=v2.Subscription(
+                group=GROUP, subscriptions=[v2.SubscriptionEntry(topic=TOPIC)], fifo=False,
+                receive_batch_size=1, long_polling_timeout=SECOND,
+            ),
+        )
+    ),
+)  # fmt: skip
+INTEGERS = (-(2**31), -1, 2**31 - 1)
+LONGS = (-(2**63), -1, 2**63 - 1)
+KINDS: dict[int, tuple[Any, ...]] = {
+    FieldDescriptor.TYPE_STRING: ("x" * 70_000, "\x00\x01\x02", "\U0001f600"),
+    FieldDescriptor.TYPE_BYTES: (b"x" * (4 * 1024 * 1024 + 1),),
+    FieldDescriptor.TYPE_ENUM: (0, -1, 99),
+    FieldDescriptor.TYPE_BOOL: (True, False),
+    FieldDescriptor.TYPE_INT32: INTEGERS,
+    FieldDescriptor.TYPE_INT64: LONGS,
+    FieldDescriptor.TYPE_FLOAT: (float("nan"), float("inf"), -1.0),
+}
+
+
+def variants(request: Message) -> Iterator[tuple[str, Message]]:
+    """Return copies of a request in which one field, at any depth, is absent or has another value."""
+    for path, field in _fields(request, ()):
+        names = ".".join(path)
+        copy, owner = _copy(request, path)
+        owner.ClearField(path[-1])
+        if names != "long_polling_timeout":  # without it a receive waits for 20 s
+            yield f"{names} absent", copy
+        for number, value in enumerate(KINDS.get(field.type, ())):
+            copy, owner = _copy(request, path)
+            if field.is_repeated:
+                getattr(owner, path[-1])[:] = [value]
+            else:
+                setattr(owner, path[-1], value)
+            yield f"{names} {number}", copy
+
+
+def _fields(message: Message, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], FieldDescriptor]]:
+    for field, value in message.ListFields():
+        at = (*path, field.name)
+        yield at, field
+        if field.type == FieldDescriptor.TYPE_MESSAGE and field.name != "user_properties":
+            yield from _fields(value[0] if field.is_repeated else value, at)
+
+
+def _copy(request: Message, path: Sequence[str]) -> tuple[Message, Any]:
+    """Return a copy of a request, and the message in it that has the last field of the path."""
+    copy = type(request).FromString(request.SerializeToString())
+    owner: Any = copy
+    for name in path[:-1]:
+        owner = getattr(owner, name)
+        owner = owner if isinstance(owner, Message) else owner[0]
+    return copy, owner
+
+
+async def response_to(client: GrpcClient, request: Any) -> Any:
+    if isinstance(request, rpc.ReceiveMessageRequest):
+        first, *_ = [each async for each in client.receive(request)]
+        return first
+    if not isinstance(request, rpc.TelemetryCommand):
+        return await client.call(request)
+    stream = client.telemetry()
+    await stream.write(request)
+    await stream.done_writing()
+    return await stream.read()
+
+
+def test_bad_fields_of_every_rpc_get_a_status(tmp_path: Path) -> None:
+    async def story(client: GrpcClient) -> None:
+        failed = []
+        for request in VALID:
+            for name, variant in variants(request):
+                where = f"{type(request).__name__}.{name}"
+                try:
+                    response = await response_to(client, variant)
+                except grpc.aio.AioRpcError as error:
+                    failed.append((where, error.code(), error.details()))
+                else:
+                    assert response is grpc.aio.EOF or response.HasField("status"), where
+        assert failed == []
+        assert (await client.send(message())).status.code == v2.OK
+
+    with_gateway(tmp_path, story)
