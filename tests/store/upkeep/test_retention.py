@@ -309,7 +309,7 @@ def test_deleted_log_files_are_removed_from_queues_and_index(stores, draft, drai
 
 
 def test_log_files_are_deleted_after_a_checkpoint_has_their_units(stores, draft, clock):
-    """Else a power loss could take units without records, and the queue would give out their offsets again."""
+    """Else a power loss could take units without records, and the queue would repeat their offsets."""
     executor = StepByStep()
     store = stores.open(executors=lambda _name, _threads: executor, file_reserved_time_h=0)
     for _ in range(11):
