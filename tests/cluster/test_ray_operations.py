@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from itertools import count
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
-from cluster import launch
+from cluster import launch, polling
 from cluster.client import (
     Admin,
     ClientError,
@@ -26,7 +24,8 @@ from cluster.client import (
 from cluster.driver import drain, driver, fleet
 from cluster.driver.launch_errors import LaunchFailed, LaunchRefused
 from cluster.driver.launch_report import Report
-from cluster.topology.topology_file import load_topology
+from cluster.polling import SYSTEM
+from cluster.topology.topology_file import load_topology, load_with_source
 from tests.checkers import Recorder, assert_consistent
 from tests.cluster.conftest import RayMQ
 from tests.cluster.ray_helpers import kill_process, status_of, wait_for_restart
@@ -333,11 +332,16 @@ def test_interrupted_restart_starts_the_stopped_broker_again(
     # The next command learns from the broker itself when it restarted, and waits before it stops another.
     before, report = {actor: status_of(actor)["pid"] for actor in ACTORS}, RecordingReport()
     slept: list[float] = []
-    monkeypatch.setattr(
-        driver, "time", SimpleNamespace(time=time.time, monotonic=time.monotonic, sleep=slept.append)
-    )
-    launch.restart(
-        overrides=[*running.overrides, "route_refresh_ms=3600000"], names=["broker-a"], report=report
+
+    def sleep(for_s: float) -> None:
+        if for_s > 1:
+            slept.append(for_s)
+        else:
+            SYSTEM.sleep(for_s)
+
+    topology, source = load_with_source(None, [*running.overrides, "route_refresh_ms=3600000"])
+    driver.Driver(topology, source, report, polling=polling.Polling(SYSTEM.clock, sleep)).restart(
+        ["broker-a"]
     )
     assert any("until all clients know that the last broker has restarted" in line for line in report.lines)
     assert len(slept) == 1
