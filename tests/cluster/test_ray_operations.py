@@ -334,10 +334,7 @@ def test_interrupted_restart_starts_the_stopped_broker_again(
     slept: list[float] = []
 
     def sleep(for_s: float) -> None:
-        if for_s > 1:
-            slept.append(for_s)
-        else:
-            SYSTEM.sleep(for_s)
+        (slept.append if for_s > 1 else SYSTEM.sleep)(for_s)
 
     topology, source = load_with_source(None, [*running.overrides, "route_refresh_ms=3600000"])
     driver.Driver(topology, source, report, polling=polling.Polling(SYSTEM.clock, sleep)).restart(
