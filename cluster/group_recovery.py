@@ -19,19 +19,14 @@ from pathlib import Path
 from typing import Any, Final
 
 from actors.broker.broker_settings import RAFT, BrokerSettings
-from actors.broker.replication.raft.opening import (
-    BOUND_FILE,
-    RaftReplica,
-    confirmed_before,
-    open_replica,
-)
+from actors.broker.replication.raft.opening import RaftReplica, open_replica
 from actors.broker.replication.raft.renewal import must_begin_again
+from actors.raft.bound_file import read_bound, write_bound
 from actors.raft.group_record import GROUP_TOPIC
 from actors.raft.members import Member, Members
 from actors.raft.term_file import TERM_FILE, TermFile
 from store.clock import Clock
 from store.commitlog.positions import ConfirmPolicy
-from store.disk.files import replace_file
 from store.message.record import decode_record
 from store.message_store import MessageStore
 from store.ownership.identity import StoreName, read_name
@@ -110,7 +105,7 @@ class GroupRecovery:
             epochs[-1][0] if epochs else 0,
             replica.log.end,
             node.confirmed,
-            max(confirmed_before(store.root) - replica.log.end, 0),
+            max(read_bound(store.root) - replica.log.end, 0),
             unconfirmed,
             store.recovered.tail.last_timestamp,
         )
@@ -124,7 +119,7 @@ class GroupRecovery:
         saved = saved._replace(term=term, voted_for=node.me, is_electable=node.is_electable)
         replica.term_file.write(saved)
         # Other records follow now than those that this replica may have lost.
-        replace_file(replica.store.root / BOUND_FILE, str(node.confirmed).encode())
+        write_bound(replica.store.root, node.confirmed)
         members = Members((node.me,)).with_addresses({node.me: node.members.address_of(node.me)})
         replica.log.append_group_record(term, members)
         replica.store.flush_now()

@@ -8,16 +8,14 @@
                            "addresses": {"…": "host:port"}}, …],
               "joinOffset": 0}}
 
-`crc` is the CRC32 of the compact JSON text of `raft` with sorted keys. A replica that has lost its term or
-vote could vote twice in one term, so a damaged file is never read as an empty one: the replica stays down.
+`crc` is that of `checked_file.py`. A replica that has lost its term or vote could vote twice in one term, so
+a damaged file is never read as an empty one: the replica stays down.
 """
 
-import zlib
 from pathlib import Path
 from typing import Any
 
-import orjson
-
+from actors.raft.checked_file import decode_checked, encode_checked
 from actors.raft.effects import SavedTerm
 from actors.raft.history import GroupHistory, GroupRecord
 from actors.raft.members import Member, Members
@@ -25,8 +23,9 @@ from store.disk.files import replace_file
 from store.store_errors import StoreError
 
 TERM_FILE = "raymq.raft"
+_KEY = "raft"
 _REMEDY = (
-    "(this replica could vote twice: remove its store, and replace the replica with `raymq replica replace`)"
+    "this replica could vote twice: remove its store, and replace the replica with `raymq replica replace`"
 )
 
 
@@ -48,20 +47,12 @@ class TermFile:
             content = self.path.read_bytes()
         except FileNotFoundError:
             return None
-        try:
-            document: Any = orjson.loads(content)
-        except orjson.JSONDecodeError as error:
-            raise StoreError(f"is damaged: {error} {_REMEDY}", self.path) from error
-        if not (isinstance(document, dict) and document.keys() >= {"raft", "crc"}):
-            raise StoreError(f"is damaged: it is no object with `crc` and `raft` {_REMEDY}", self.path)
-        raft = document["raft"]
-        if document["crc"] != _crc(raft):
-            raise StoreError(f"is damaged: its CRC is wrong {_REMEDY}", self.path)
+        raft = decode_checked(content, _KEY, self.path, _REMEDY)
         try:
             saved = _decode(raft)
             owner = (raft["group"], Member(*raft["member"]))
         except (KeyError, TypeError, ValueError) as error:
-            raise StoreError(f"has no valid field {error} {_REMEDY}", self.path) from error
+            raise StoreError(f"has no valid field {error} ({_REMEDY})", self.path) from error
         if owner != (self._group, self._me):
             raise StoreError(
                 f"belongs to {owner[1]} of group {owner[0]!r}, but this is {self._me} of group "
@@ -85,8 +76,7 @@ class TermFile:
             ],
             "joinOffset": saved.join_offset,
         }
-        content = orjson.dumps({"crc": _crc(raft), "raft": raft}, option=orjson.OPT_INDENT_2)
-        replace_file(self.path, content)
+        replace_file(self.path, encode_checked(_KEY, raft))
 
 
 def encode_members(members: Members) -> dict[str, Any]:
@@ -132,7 +122,3 @@ def _decode(raft: dict[str, Any]) -> SavedTerm:
         history,
         int(raft["joinOffset"]),
     )
-
-
-def _crc(raft: Any) -> int:
-    return zlib.crc32(orjson.dumps(raft, option=orjson.OPT_SORT_KEYS))

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from actors.raft.bound_file import write_bound
 from cluster.client import Admin, Message, PullConsumer
 from tests.checkers import Recorder
 from tests.cluster.conftest import REPO
@@ -236,7 +237,7 @@ def test_group_that_cannot_start_leaves_the_old_broker_running(group: Group) -> 
     with group.producer() as producer:
         send_all(producer, sent)
         group.file.write_text(raft)
-        (group.home / "store" / "broker-a-0" / "raymq.raft.bound").write_bytes(b"%d" % (1 << 40))
+        write_bound(group.home / "store" / "broker-a-0", 1 << 40)
         shown = group.run(*MIGRATE, code=1)
         assert "starting broker-a-0 again with the former settings" in shown
         group.file.write_text(group.topology_of_single())

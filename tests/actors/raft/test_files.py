@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from actors.raft.bound_file import BOUND_FILE, raise_bound, read_bound, write_bound
 from actors.raft.effects import SavedTerm
 from actors.raft.group_record import GroupRecordBody, decode_group_record, encode_group_record
 from actors.raft.history import GroupRecord
@@ -57,6 +58,46 @@ def test_term_file_of_another_group_or_store_is_refused(tmp_path: Path, group: s
     TermFile(tmp_path, GROUP, A).write(SAVED)
     with pytest.raises(StoreError, match="belongs to"):
         TermFile(tmp_path, group, me).read()
+
+
+def test_bound_is_raised_and_never_lowered_by_a_start(tmp_path: Path) -> None:
+    assert read_bound(tmp_path) == 0
+    assert raise_bound(tmp_path, 0) == 0
+    assert not (tmp_path / BOUND_FILE).exists()
+    assert raise_bound(tmp_path, 4096) == read_bound(tmp_path) == 4096
+    assert raise_bound(tmp_path, 7) == read_bound(tmp_path) == 4096
+    write_bound(tmp_path, 7)
+    assert read_bound(tmp_path) == 7
+
+
+def test_every_damaged_byte_of_a_bound_is_refused_or_harmless(tmp_path: Path) -> None:
+    """Each single bit, a zero and a space at each place, and each truncated length."""
+    file = tmp_path / BOUND_FILE
+    write_bound(tmp_path, 4096)
+    content = file.read_bytes()
+    damages = [content[:length] for length in range(len(content))]
+    for place, byte in enumerate(content):
+        others = {byte ^ 1 << bit for bit in range(8)} | {0, ord(" ")}
+        damages += [content[:place] + bytes([other]) + content[place + 1 :] for other in others - {byte}]
+    refused = 0
+    for damaged in damages:
+        file.write_bytes(damaged)
+        try:
+            assert read_bound(tmp_path) == 4096
+        except StoreError:
+            refused += 1
+            with pytest.raises(StoreError, match=r"raymq\.raft\.bound.*raymq replica replace"):
+                raise_bound(tmp_path, 1 << 40)
+            assert file.read_bytes() == damaged
+    assert refused > len(damages) * 0.9
+
+
+def test_bound_of_an_older_version_is_read_and_gets_a_checksum(tmp_path: Path) -> None:
+    (tmp_path / BOUND_FILE).write_bytes(b"4096")
+    assert read_bound(tmp_path) == 4096
+    assert raise_bound(tmp_path, 7) == 4096
+    assert b"crc" in (tmp_path / BOUND_FILE).read_bytes()
+    assert read_bound(tmp_path) == 4096
 
 
 def test_group_record_body_is_decoded_as_encoded() -> None:

@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from actors.broker.broker_settings import BrokerSettings
-from actors.broker.replication.raft.opening import BOUND_FILE
+from actors.raft.bound_file import write_bound
 from actors.raft.effects import AppendGroupRecord
 from actors.raft.node import Tick
 from actors.raft.term_file import TERM_FILE
@@ -40,7 +40,7 @@ def test_store_becomes_the_only_member_and_leads_with_a_greater_term(made: Broke
     replica.store.flush_now()
     end = replica.log.end
     replica.store.close()
-    (made.store_root / BOUND_FILE).write_bytes(b"%d" % (end + 100))  # it has lost what it had confirmed
+    write_bound(made.store_root, end + 100)  # it has lost what it had confirmed
     code, out, errors = recover(made.store_root, "--dry-run")
     assert (code, errors) == (0, "")
     facts = json.loads(out)

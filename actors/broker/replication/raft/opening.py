@@ -2,7 +2,7 @@
 
     raymq.json         must have the store id that `raft_members` names: a lost disk makes a new member
     raymq.raft         term, vote and members (TermFile)
-    raymq.raft.bound   how far the log was confirmed before it was opened
+    raymq.raft.bound   how far the log was confirmed before it was opened (bound_file.py)
     raymq.raft.rebuild consume queues and index must be derived again (renewal.py)
 
 Opening a store writes a checkpoint of what is left of its log. So the bound of the checkpoint before is saved
@@ -19,21 +19,19 @@ from pathlib import Path
 from actors.broker.broker_settings import BrokerSettings, raft_member
 from actors.broker.replication.group_log import GroupConfirm, GroupLog
 from actors.broker.replication.raft.renewal import renew_store
+from actors.raft.bound_file import raise_bound
 from actors.raft.effects import SavedTerm
 from actors.raft.members import Member, Members
 from actors.raft.node import RaftNode
 from actors.raft.state import Timing
 from actors.raft.term_file import TERM_FILE, TermFile
-from actors.remoting.header import I64_MAX
 from store.clock import NS_PER_MS, Clock
 from store.commitlog.positions import ConfirmPolicy
-from store.disk.files import replace_file
 from store.message_store import MessageStore
 from store.ownership.identity import read_name
 from store.recovery.summary import read_summary
 from store.store_errors import StoreError
 
-BOUND_FILE = "raymq.raft.bound"
 OpenStore = Callable[[ConfirmPolicy], MessageStore]
 
 
@@ -61,7 +59,7 @@ def open_replica(
 
     Raises:
         StoreError: the store is missing, was just created and is not in `raft_members` yet, has another id,
-            was written outside of the group, or cannot be opened; the term file is damaged.
+            was written outside of the group, or cannot be opened; the file of term or bound is damaged.
         OSError: a file cannot be written.
     """
     root, group = settings.store_root, f"{settings.cluster_name}/{settings.broker_name}"
@@ -146,30 +144,10 @@ def _members(ids: Sequence[str]) -> Members:
     return Members(tuple(Member(replica, store_id) for replica, store_id in enumerate(ids)))
 
 
-def confirmed_before(root: Path) -> int:
-    """Return how far the log was confirmed before it was opened last. Raises StoreError if it is damaged."""
-    path = root / BOUND_FILE
-    try:
-        text = path.read_bytes()
-    except FileNotFoundError:
-        return 0
-    if not (text.isdigit() and int(text) <= I64_MAX):
-        raise StoreError(
-            f"is damaged, it has {text[:30]!r} and no position in the log: replace this replica by one with "
-            "an empty store (`raymq replica replace`)",
-            path,
-        )
-    return int(text)
-
-
 def _save_bound(root: Path, store_id: str) -> int:
     """Return how far the log was confirmed when it was open, after saving it."""
-    path, saved = root / BOUND_FILE, confirmed_before(root)
     summary = read_summary(root, store_id)
-    bound = max(saved, 0 if summary is None else summary.position)
-    if bound > saved:
-        replace_file(path, str(bound).encode())
-    return bound
+    return raise_bound(root, 0 if summary is None else summary.position)
 
 
 def _first_term(store: MessageStore, term_file: TermFile, members: Members) -> SavedTerm:

@@ -15,8 +15,8 @@ import orjson
 import pytest
 
 from actors.broker.broker_settings import BrokerSettings
-from actors.broker.replication.raft.opening import BOUND_FILE
 from actors.broker.service import BrokerService
+from actors.raft.bound_file import BOUND_FILE
 from actors.raft.conversion import GROUP_TABLES_FILE
 from actors.raft.term_file import TERM_FILE
 from store.clock import SystemClock
@@ -62,7 +62,21 @@ def damages() -> Iterator[tuple[str, bytes]]:
         yield from ((file, content) for content in NOT_JSON)
     yield from ((f"config/{GROUP_TABLES_FILE}", content) for content in (b"{}", b'{"entries":[[1]]}'))
     yield from ((TERM_FILE, content) for content in (b"{}", b'{"crc":1,"raft":{}}'))
-    yield from ((BOUND_FILE, content) for content in (b"", b"-5", b"1.5", b"x", b"9" * 20, b"\xff"))
+    yield from (
+        (BOUND_FILE, content)
+        for content in (
+            b"",
+            b"{",
+            b"\0" * 64,
+            b"\xff",
+            b"null",
+            b"-5",
+            b"1.5",
+            b"9" * 5_000,
+            b"{}",
+            b'{"crc":1,"bound":{}}',
+        )
+    )
     yield "raymq.epoch", b"x"
     for kind, (name, _) in ENTRIES.items():
         for value in WRONG:

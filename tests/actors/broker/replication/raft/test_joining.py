@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from actors.broker.replication.raft.opening import BOUND_FILE
+from actors.raft.bound_file import write_bound
 from actors.remoting.codes import RequestCode, ResponseCode
 from store.recovery.summary import read_summary, summary_path
 from tests.actors.broker.brokers import run
@@ -107,7 +107,7 @@ def flip(group: Group, replica: int, offset: int) -> None:
     root = group.root(replica)
     summary = read_summary(root, group.members[replica].store_id)
     assert summary is not None
-    (root / BOUND_FILE).write_bytes(b"%d" % summary.position)
+    write_bound(root, summary.position)
     summary_path(root).unlink()
     base = offset // FILE_BYTES * FILE_BYTES
     with (root / "commitlog" / f"{base:020}").open("r+b") as file:

@@ -11,7 +11,8 @@ import pytest
 from pydantic import ValidationError
 
 from actors.broker.broker_settings import BrokerSettings
-from actors.broker.replication.raft.opening import BOUND_FILE, RaftReplica, open_replica
+from actors.broker.replication.raft.opening import RaftReplica, open_replica
+from actors.raft.bound_file import BOUND_FILE, read_bound
 from actors.raft.effects import SavedTerm
 from actors.raft.history import GroupRecord
 from actors.raft.members import Member, Members
@@ -144,7 +145,7 @@ def test_replica_that_lost_confirmed_records_knows_it_after_every_start(tmp_path
         assert replica.log.end < end
         assert not replica.node.is_electable
         replica.store.close()
-    assert int((tmp_path / "store" / BOUND_FILE).read_bytes()) == end
+    assert read_bound(tmp_path / "store") == end
     assert isinstance(replica.term_file.read(), SavedTerm)
 
 
