@@ -161,7 +161,7 @@ def discard_output() -> None:
 
 @contextmanager
 def exiting_on_launch_errors(*, reads_only: bool = False) -> Iterator[None]:
-    """Print errors of `cluster.launch` raised inside, and exit with their code.
+    """Print errors of `cluster.launch` and Failed raised inside, and exit with their code.
 
     With `reads_only`, Ctrl-C exits without a message, because no change can be incomplete.
     """
@@ -173,6 +173,9 @@ def exiting_on_launch_errors(*, reads_only: bool = False) -> Iterator[None]:
         try:
             with interruptible():
                 yield
+        except Failed as error:
+            print_error(str(error))
+            raise typer.Exit(EXIT_REFUSED if isinstance(error, Refusal) else EXIT_FAILED) from error
         except KeyboardInterrupt:
             if reads_only:
                 raise typer.Exit(EXIT_INTERRUPTED) from None
@@ -205,9 +208,15 @@ def print_error(text: str) -> None:
 
 
 def confirmed(question: str, *, yes: bool) -> None:
-    """Ask for confirmation if standard input is a terminal. Raises Failed if the user declines."""
-    if yes or not is_interactive():
+    """Ask for confirmation, unless the command has `--yes`.
+
+    Raises Failed if the user declines, and Refusal if standard input is not a terminal: a script that lacks
+    `--yes` must not change what its author would have been asked about.
+    """
+    if yes:
         return
+    if not is_interactive():
+        raise Refusal(f"{question} Standard input is not a terminal: confirm with --yes")
     try:
         is_confirmed = typer.confirm(question, err=True)
     except typer.Abort:  # Ctrl-C, or the end of the input

@@ -22,7 +22,12 @@ Nameserver = Annotated[
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Print what would be done, without doing it.")]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
+Yes = Annotated[
+    bool,
+    typer.Option(
+        "--yes", "-y", help="Do not ask for confirmation; needed if standard input is not a terminal."
+    ),
+]
 
 Broker = Annotated[str, typer.Argument(help="Broker name, for example broker-a.", show_default=False)]
 Group = Annotated[str, typer.Argument(help="Consumer group.", show_default=False)]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cluster.cli.console import exiting_on_launch_errors, is_interactive
+from cluster.cli.console import confirmed, exiting_on_launch_errors
 from cluster.cli.options import AsJson, Broker, Overrides, TopologyOption, Yes, examples
 from cluster.cli.tables import escaped_text, fitted
 from cluster.counted import counted
@@ -132,6 +132,5 @@ def release(
 
     with exiting_on_launch_errors():
         given = load_topology(topology, overrides or [])
-        if not yes and is_interactive():
-            typer.confirm(f"Give up the messages of {broker}?", abort=True, err=True)
+        confirmed(f"Give up the messages of {broker}?", yes=yes)
         typer.echo(release_store(given, broker))

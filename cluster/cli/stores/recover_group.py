@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-from cluster.cli import console
-from cluster.cli.console import Output, Refusal, confirmed, exiting_on_errors
+from cluster.cli.console import Output, confirmed, exiting_on_errors
 from cluster.cli.options import AsJson, DryRun, Store, Yes, examples
 from cluster.cli.stores.store_tools import exiting_on_store_errors
 from cluster.counted import counted
@@ -47,8 +46,6 @@ def recover_group(path: Store, dry_run: DryRun = False, yes: Yes = False, as_jso
             if plan.unconfirmed:
                 out.line(f"kept, though perhaps not acknowledged: {counted(plan.unconfirmed, 'message')}")
         if not dry_run:
-            if not yes and not console.is_interactive():
-                raise Refusal("this gives up messages: confirm it with --yes, as no terminal can be asked")
             confirmed(f"Make replica {plan.replica} the only member of {plan.group}?", yes=yes)
             recovery.run()
         out.done(

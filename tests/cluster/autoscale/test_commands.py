@@ -58,8 +58,8 @@ def test_autoscale_commands_need_a_running_cluster(topology: Path, command: str)
 
 def test_release_needs_an_elastic_broker_and_a_running_cluster(topology: Path) -> None:
     for wrong in ("fixed", "broker-4", "broker-"):
-        shown = refused("autoscale", "release", wrong, "--topology", str(topology))
+        shown = refused("autoscale", "release", wrong, "--yes", "--topology", str(topology))
         assert shown == f"{wrong} is not an elastic broker; the topology has broker-{{n}}"
     for right in ("broker-3", "broker-3-0"):
-        shown = refused("autoscale", "release", right, "--topology", str(topology))
+        shown = refused("autoscale", "release", right, "--yes", "--topology", str(topology))
         assert shown == "cluster Elastic is not running; `raymq up` starts it"

@@ -69,7 +69,7 @@ def test_loss_is_stated_and_nothing_happens_without_consent(
 ) -> None:
     monkeypatch.setenv("FORCE_COLOR", "1")
     words = ["replica", "recover-group", str(made.store_root)]
-    assert "confirm it with --yes" in CliRunner().invoke(build(words), words).stderr
+    assert "confirm with --yes" in CliRunner().invoke(build(words), words).stderr
     monkeypatch.setattr("cluster.cli.console.is_interactive", lambda: True)
     done = CliRunner().invoke(build(words), words, input="n\n")
     assert done.exit_code != 0
