@@ -26,6 +26,13 @@ from actors.raft.state import ReplicaState, Role
 CONFIRM_MS = 5
 """A follower learns so much later what is confirmed if nothing is appended; its reads end there."""
 
+LINGER_MS = 2
+"""After a confirmation, followers wait so long for as much as half of what it covered.
+
+The senders that it acknowledged send again: without the wait, rounds of one message and of all the others
+would alternate.
+"""
+
 
 @dataclass(slots=True)
 class Progress:
@@ -57,6 +64,8 @@ class Leading:
         self._checked = 0
         self._transfer: tuple[Member, int] | None = None
         self._confirm_at: int | None = None  # when followers without new records learn what is confirmed
+        self._linger_until = 0
+        self._linger_bytes = 0
 
     # ---- role ----------------------------------------------------------------------------------------------
 
@@ -113,7 +122,7 @@ class Leading:
             if progress.held is None:
                 if now - progress.heard >= state.timing.hold_ms:
                     state.send(member, LeaderNotice(state.me, state.term))
-            elif now - progress.held_since >= state.timing.hold_ms:
+            elif now - progress.held_since >= state.timing.hold_ms or progress.held.offset < state.end:
                 self._respond(member, progress)
             else:
                 next_tick = min(next_tick, progress.held_since + state.timing.hold_ms)
@@ -134,10 +143,12 @@ class Leading:
 
     # ---- log -----------------------------------------------------------------------------------------------
 
-    def on_appended(self, end: int) -> None:
-        """Send what was appended to the members whose fetches are held."""
+    def on_appended(self, end: int, now: int) -> None:
+        """Send what was appended to the members whose fetches are held, if it is worth a round."""
         self._state.end = end
-        self._respond_to_held()
+        for member, progress in self._progress.items():
+            if progress.held is not None:
+                self._respond_or_linger(member, progress, now)
 
     def on_group_record(self, record: GroupRecord, end: int, now: int) -> None:
         """Record that a group record was appended: the members that it names hold from now on."""
@@ -150,7 +161,7 @@ class Leading:
         self._progress = {
             each: self._progress.get(each) or Progress(now) for each in members if each != state.me
         }
-        self.on_appended(end)
+        self.on_appended(end, now)
 
     def on_flushed(self, now: int) -> None:
         """Count the leader's own flush."""
@@ -165,6 +176,7 @@ class Leading:
         offset = self.majority_offset()
         if offset <= state.confirmed or not self.is_of_this_term(offset):
             return
+        self._linger_until, self._linger_bytes = now + LINGER_MS, (offset - state.confirmed) // 2
         state.confirm(offset)
         if not self._is_open:
             self._is_open = True
@@ -222,7 +234,7 @@ class Leading:
         progress.held, progress.held_since = request, now
         self.count(request.sender, progress, min(request.flushed, offset), now)
         if offset < state.end:
-            self._respond(request.sender, progress)
+            self._respond_or_linger(request.sender, progress, now)
         else:
             self._next_tick = min(self._next_tick, now + state.timing.hold_ms)
 
@@ -248,10 +260,12 @@ class Leading:
             self.advance(now)
         self._hand_over(sender, progress)
 
-    def _respond_to_held(self) -> None:
-        for member, progress in self._progress.items():
-            if progress.held is not None:
-                self._respond(member, progress)
+    def _respond_or_linger(self, member: Member, progress: Progress, now: int) -> None:
+        assert progress.held is not None
+        if now < self._linger_until and self._state.end - progress.held.offset < self._linger_bytes:
+            self._next_tick = min(self._next_tick, self._linger_until)
+        else:
+            self._respond(member, progress)
 
     def _respond(self, member: Member, progress: Progress) -> None:
         state, request = self._state, progress.held

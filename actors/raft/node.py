@@ -120,7 +120,7 @@ class RaftNode:
         self._election = Election(state, lambda: following.damage is not None, now)
         self._handlers: dict[type, Callable[[Any, int], None]] = {
             Tick: self._on_tick,
-            Appended: lambda each, _: self._leading.on_appended(each.end),
+            Appended: lambda each, now: self._leading.on_appended(each.end, now),
             GroupRecordAppended: lambda each, now: self._leading.on_group_record(each.record, each.end, now),
             Flushed: self._on_flushed,
             Damaged: self._on_damaged,

@@ -10,7 +10,7 @@ import pytest
 from actors.raft import effects as do
 from actors.raft.effects import SavedTerm
 from actors.raft.history import GroupRecord
-from actors.raft.leading import CONFIRM_MS
+from actors.raft.leading import CONFIRM_MS, LINGER_MS
 from actors.raft.members import Member, Members, NotAllowed
 from actors.raft.messages import (
     Ack,
@@ -156,7 +156,7 @@ def test_confirmation_travels_with_the_next_records() -> None:
     node = a_node()
     now, end = opened(node), RECORD_BYTES
     node.on(FetchRequest(B, node.term, 2, end, node.term, end, True), now)
-    effects = node.on(Appended(end + 10), now)
+    effects = node.on(Appended(end + RECORD_BYTES), now)
     (records,) = of(effects, do.SendRecords)
     assert (records.to, records.message.confirmed) == (B, end)
     assert sent(node.on(Tick(), now + CONFIRM_MS), Records) == []
@@ -174,6 +174,22 @@ def test_confirmation_is_sent_alone_if_no_records_follow() -> None:
     (records,) = sent(node.on(Tick(), now + CONFIRM_MS), Records)
     assert records.confirmed == end + 10
     assert sent(node.on(Tick(), now + 2 * CONFIRM_MS), Records) == []
+
+
+@pytest.mark.parametrize("is_held", [True, False])
+def test_round_waits_for_half_of_what_was_confirmed_but_only_briefly(is_held: bool) -> None:
+    node = a_node()
+    now, end = opened(node), RECORD_BYTES
+    fetch = FetchRequest(B, node.term, 2, end, node.term, end, True)
+    first, second = (fetch, Appended(end + 10)) if is_held else (Appended(end + 10), fetch)
+    assert of(node.on(first, now) + node.on(second, now), do.SendRecords) == []
+    assert node.deadline == now + LINGER_MS
+    assert len(of(node.on(Appended(end + RECORD_BYTES // 2), now + 1), do.SendRecords)) == 1
+    node.on(fetch._replace(request_id=3, offset=end + RECORD_BYTES // 2), now + 1)
+    node.on(Appended(end + RECORD_BYTES // 2 + 1), now + 1)
+    assert len(of(node.on(Tick(), now + LINGER_MS), do.SendRecords)) == 1
+    node.on(fetch._replace(request_id=4, offset=end + RECORD_BYTES // 2 + 1), now + LINGER_MS)
+    assert len(of(node.on(Appended(end + RECORD_BYTES), now + LINGER_MS), do.SendRecords)) == 1
 
 
 def test_leadership_is_lost_before_anything_of_another_leader_is_accepted() -> None:
