@@ -49,6 +49,9 @@ NO_LEADER = "this replica does not lead its group: send to the leader"
 KEEP_MS = 3_600_000
 """For how long a leader keeps what a silent member lacks, if the disk has room."""
 
+MAX_TERMS_AHEAD = 1 << 32
+"""A group with an election every second needs 136 years for so many terms; the last one is 2⁶³ − 1."""
+
 
 class CannotLead(Exception):
     """The log does not accept the record that a leader appends."""
@@ -162,7 +165,10 @@ class RaftDriver:
     # ---- input ---------------------------------------------------------------------------------------------
 
     def receive(self, message: Message, address: str = "") -> None:
-        """Process a message of the replica at `address`. Raises Refused if its sender is not a member."""
+        """Process a message of the replica at `address`.
+
+        Raises Refused if its sender is not a member, or names a term that no group reaches.
+        """
         if not self._is_running:
             raise Refused(ResponseCode.SERVICE_NOT_AVAILABLE, self.failure or "this replica does not run")
         sender = message.sender
@@ -172,6 +178,11 @@ class RaftDriver:
             raise Refused(
                 ResponseCode.NO_PERMISSION,
                 f"{sender} is not a member of the group: a replica that has lost its store must be replaced",
+            )
+        if message.term > self.node.term + MAX_TERMS_AHEAD:
+            raise Refused(
+                ResponseCode.INVALID_PARAMETER,
+                f"term {message.term:,} of {sender} is too far ahead of term {self.node.term:,}",
             )
         self._addresses.receive(sender, address)
         self._feed(message)

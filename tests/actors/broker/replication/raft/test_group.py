@@ -39,8 +39,14 @@ async def refuses_sends_to_its_own_topic(group: Group) -> None:
     assert forbidden.code == ResponseCode.NO_PERMISSION
 
 
+REASONS = {
+    ResponseCode.NO_PERMISSION: "(store another-store) is not a member",
+    ResponseCode.INVALID_PARAMETER: "term 1,099,511,627,776 of replica 1",
+}
+
+
 async def refuses_foreign_messages(group: Group) -> None:
-    """A message with a lower term, or of a store that is no member, changes nothing."""
+    """A message with a lower term, one far ahead, or of a store that is no member, changes nothing."""
     peer, me, other = group.peers[0], group.members[0], group.members[1]
     identity = peer.broker.graph.loop.store.identity.identity
     name = f"{identity.cluster}/{identity.broker}"
@@ -49,12 +55,14 @@ async def refuses_foreign_messages(group: Group) -> None:
     for message, code in (
         (LeaderNotice(stranger, term), ResponseCode.NO_PERMISSION),
         (VoteRequest(stranger, term, False, term, 1 << 40), ResponseCode.NO_PERMISSION),
+        (LeaderNotice(other, 1 << 40), ResponseCode.INVALID_PARAMETER),
+        (VoteRequest(other, 1 << 40, False, term, 1 << 40), ResponseCode.INVALID_PARAMETER),
         (LeaderNotice(other, 0), ResponseCode.SUCCESS),
         (VoteRequest(other, 0, False, 0, 1 << 40), ResponseCode.SUCCESS),
     ):
         response = await peer.client.invoke(peer.broker.address, raft_message(name, me, message), TIMEOUT_MS)
         assert response.code == code
-        assert code == ResponseCode.SUCCESS or "(store another-store) is not a member" in str(response.remark)
+        assert code == ResponseCode.SUCCESS or REASONS[code] in str(response.remark)
     assert group.figure(0, "raft_term") < term
     assert log_of(group, 0).startswith(log)
 
