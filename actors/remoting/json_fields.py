@@ -148,6 +148,13 @@ def _coerce(value: Any, kind: inspect.Type, key: str) -> Any:
     if limit is not None and isinstance(value, str | list | dict) and len(value) > limit:
         raise too_long("field", key, value, limit)
     match kind:
+        case inspect.StructType(array_like=True):
+            row, fields = _as_list(value, key), kind.fields
+            if len(row) < len(fields):
+                wanted = ", ".join(field.encode_name for field in fields)
+                raise _wrong(key, value, f"a list of {wanted}")
+            pairs = zip(row, fields, strict=False)
+            return [_coerce(each, field.type, field.encode_name) for each, field in pairs]
         case inspect.StructType():
             found = _as_object(value, key)
             types = {each.encode_name: each.type for each in kind.fields}

@@ -108,11 +108,11 @@ from typing import Annotated
 import msgspec
 import orjson
 
+from actors.remoting.bodies.body import Body
 from actors.remoting.codes import ResponseCode
-from actors.remoting.header import CLIENT_ID_CHARS_MAX, QUEUES_MAX, Header, Name
+from actors.remoting.header import ClientId, Group, Header, Int, Long, Name, QueuesOf, Topic
 from actors.remoting.remoting_errors import Refused
 from actors.remoting.targets import Action, Resource, Target
-from store.message.validate import MAX_GROUP_CHARS, MAX_RETRY_TOPIC_CHARS
 
 PULL_RECORDS_BYTES_MAX = 4 * 1024 * 1024
 _CheckedTargets = Annotated[list[tuple[Resource, Name, Action]], msgspec.Meta(max_length=2048)]
@@ -141,53 +141,24 @@ def decode_targets(body: bytes | bytearray | memoryview) -> list[Target]:
     return [Target(*row) for row in rows]
 
 
-@dataclass(frozen=True, slots=True)
-class OffsetCommit:
+class OffsetCommit(Body, array_like=True):
     """The offset to commit for one queue, and the generation under which the queue was assigned (0: none)."""
 
-    topic: str
-    queue_id: int
-    offset: int
-    generation: int
+    topic: Topic
+    queue_id: Int
+    offset: Long
+    generation: Long
 
 
-@dataclass(frozen=True, slots=True)
-class CommitOffsetsBody:
+class CommitOffsetsBody(Body):
     """Request body of COMMIT_OFFSETS."""
 
-    group: str
-    client_id: str
-    offsets: Sequence[OffsetCommit]
+    title = "COMMIT_OFFSETS request"
+    values_max = 80_000
 
-    def encode(self) -> bytes:
-        """Return the request body as JSON."""
-        rows = [[commit.topic, commit.queue_id, commit.offset, commit.generation] for commit in self.offsets]
-        return orjson.dumps({"group": self.group, "clientId": self.client_id, "offsets": rows})
-
-    @classmethod
-    def decode(cls, body: bytes | bytearray | memoryview) -> CommitOffsetsBody:
-        """Return the request in `body`. Raises ValueError if it is not a valid COMMIT_OFFSETS body."""
-        try:
-            fields = orjson.loads(body)
-            rows = fields["offsets"]
-            if len(rows) > QUEUES_MAX:
-                raise ValueError(
-                    f"field `offsets` has {len(rows):,} entries, but the limit is {QUEUES_MAX:,}"
-                )
-            commits = [OffsetCommit(str(t), int(q), int(o), int(g)) for t, q, o, g in rows]
-            group, client_id = str(fields["group"]), str(fields.get("clientId", ""))
-        except (KeyError, TypeError, AttributeError, OverflowError) as error:
-            raise ValueError(f"the body is not a valid COMMIT_OFFSETS request: {error!r}") from error
-        _check_length("group", group, MAX_GROUP_CHARS)
-        _check_length("clientId", client_id, CLIENT_ID_CHARS_MAX)
-        for commit in commits:
-            _check_length("topic", commit.topic, MAX_RETRY_TOPIC_CHARS)
-        return cls(group, client_id, commits)
-
-
-def _check_length(name: str, text: str, limit: int) -> None:
-    if len(text) > limit:
-        raise ValueError(f"the {name} has {len(text):,} characters ({text[:40]!r}…), the limit is {limit:,}")
+    group: Group
+    client_id: ClientId
+    offsets: QueuesOf[OffsetCommit]
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,6 @@ from actors.broker.metadata.tables import BrokerTables
 from actors.remoting.codes import RayMQRequestCode, RequestCode, ResponseCode
 from actors.remoting.command import RemotingCommand
 from actors.remoting.headers import OffsetResponse, QueryConsumerOffsetHeader, UpdateConsumerOffsetHeader
-from actors.remoting.json_fields import check_values
 from actors.remoting.raymq_requests import CommitOffsetsBody, CommitOffsetsReply, RefusedCommit
 from actors.remoting.remoting_errors import Refused
 from actors.remoting.request import Cost, OnSlave, RequestContext, RequestRow
@@ -20,7 +19,6 @@ from actors.remoting.targets import Action, DecodedRequest, Resource, Target, ea
 from store.message_store import MessageStore
 
 COMMITS_PER_STEP = 200
-COMMIT_VALUES_MAX = 80_000
 
 
 class OffsetRequests:
@@ -140,7 +138,7 @@ class OffsetRequests:
         context.work(self._commit_all(context))
 
     def _commit_all(self, context: RequestContext) -> Steps:
-        body = _commits(context)
+        body = CommitOffsetsBody.decode(context.command.body)
         self._groups.get(body.group)
         yield
         refused: list[RefusedCommit] = []
@@ -167,15 +165,7 @@ class OffsetRequests:
 
 
 def _committed(context: DecodedRequest) -> Iterable[Target]:
-    body = _commits(context)
+    body = CommitOffsetsBody.decode(context.command.body)
     yield Target(Resource.GROUP, body.group, Action.SUB)
     for topic in sorted({commit.topic for commit in body.offsets}):
         yield Target(Resource.TOPIC, topic, Action.SUB)
-
-
-def _commits(context: DecodedRequest) -> CommitOffsetsBody:
-    check_values(context.command.body, "COMMIT_OFFSETS request", COMMIT_VALUES_MAX)
-    try:
-        return CommitOffsetsBody.decode(context.command.body)
-    except ValueError as error:
-        raise Refused(ResponseCode.INVALID_PARAMETER, str(error)) from error

@@ -1,0 +1,151 @@
+"""RayMQ's own requests with invalid header fields and bodies are refused by the name of what is wrong."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import structlog
+from msgspec import inspect
+
+from actors.rebalancer.rebalancer_settings import RebalancerSettings
+from actors.rebalancer.service import build_rebalancer
+from actors.remoting.bodies.body import Body
+from actors.remoting.bodies.groups import HeartbeatData, SyncGroupRequest
+from actors.remoting.client import RemotingClient
+from actors.remoting.codes import RayMQRequestCode, ResponseCode
+from actors.remoting.command import RemotingCommand
+from actors.remoting.raymq_requests import CommitOffsetsBody
+from actors.remoting.remoting_errors import Refused
+from actors.remoting.request import RequestRow
+from actors.remoting.table import RequestTable
+from store.clock import SystemClock
+from tests.actors.broker.brokers import TIMEOUT_MS, Peer, run, settings_of, with_broker
+from tests.actors.header_names import least_fields
+
+Ask = Callable[[RemotingCommand], Awaitable[RemotingCommand]]
+
+CODE = RayMQRequestCode
+VALID: dict[int, tuple[type[Body], dict[str, Any]]] = {
+    CODE.COMMIT_OFFSETS: (
+        CommitOffsetsBody,
+        {"group": "g", "clientId": "c", "offsets": [["T", 0, 0, 0]]},
+    ),
+    CODE.SYNC_GROUP: (SyncGroupRequest, {"group": "g", "clientId": "c"}),
+    CODE.FORWARD_SYNC: (SyncGroupRequest, {"group": "g", "clientId": "c"}),
+    CODE.FORWARD_HEARTBEAT: (HeartbeatData, {"clientID": "c"}),
+}
+"""Requests with a JSON body of declared fields, and a valid body."""
+NOT_OBJECTS = (b"", b"[]", b"[1]", b'"x"', b"7", b"null", b"{", b'{"group"', b"\xff\xfe")
+
+
+def wrong_headers(row: RequestRow) -> Iterator[tuple[str, dict[str, str]]]:
+    """Yield the fields of a header with one that is absent, negative or too large, and its name."""
+    if not hasattr(row.header_type, "__struct_fields__"):
+        return
+    least = least_fields(row.header_type)
+    for field in msgspec.structs.fields(row.header_type):
+        key = field.encode_name
+        if field.required and key in least:
+            yield key, {name: value for name, value in least.items() if name != key}
+        kind = inspect.type_info(field.type)
+        kinds = kind.types if isinstance(kind, inspect.UnionType) else (kind,)
+        if any(isinstance(each, inspect.IntType) for each in kinds):
+            for value in ("9" * 30, "-" + "9" * 30, "seven", "1.5", ""):
+                yield key, {**least, key: value}
+
+
+def wrong_bodies(valid: dict[str, Any], body_type: type[Body]) -> Iterator[tuple[str, bytes]]:
+    """Yield bodies with one field of the wrong shape, and its name."""
+    title, encoded = body_type.title, json.dumps(valid).encode()
+    yield from ((title, body) for body in NOT_OBJECTS)
+    for length in (1, len(encoded) // 2):
+        yield title, encoded[:length]
+    for key in valid:
+        yield key, json.dumps({name: value for name, value in valid.items() if name != key}).encode()
+        yield key, json.dumps({**valid, key: {"a": 1}}).encode()
+    for row, name in (
+        ([], "offsets"),
+        (["T", 0], "offsets"),
+        (7, "offsets"),
+        ([["T"], 0, 0, 0], "topic"),
+        (["T", "x", 0, 0], "queueId"),
+        (["T", 0, "x", 0], "offset"),
+        (["T", 0, 0, {}], "generation"),
+        (["T", 0, -1, 0], "offset"),
+        (["T", -1, 0, 0], "queue"),
+        (["T", 10**20, 0, 0], "queueId"),
+        (["T", 0, 10**20, 0], "offset"),
+    ):
+        if "offsets" in valid:
+            yield name, json.dumps({**valid, "offsets": [row]}).encode()
+
+
+async def refused(ask: Ask, name: str, code: int, ext: dict[str, str], body: bytes) -> None:
+    response = await ask(RemotingCommand(code, ext, body))
+    shown = (CODE(code).name, ext, body, response.code, response.remark)
+    assert response.code in {ResponseCode.SYSTEM_ERROR, ResponseCode.INVALID_PARAMETER}, shown
+    assert name in (response.remark or ""), shown
+
+
+async def refuses_all(table: RequestTable, ask: Ask) -> set[int]:
+    """Send all invalid requests that `table` handles, and return their codes."""
+    rows = [row for row in table if row.code in set(CODE)]
+    for row in rows:
+        for name, ext in wrong_headers(row):
+            await refused(ask, f"`{name}`", row.code, ext, b"")
+        least = {} if row.header_type is None else least_fields(row.header_type)
+        if row.code in VALID:
+            body_type, valid = VALID[row.code]
+            for name, body in wrong_bodies(valid, body_type):
+                await refused(ask, name, row.code, least, body)
+        for body in NOT_OBJECTS:
+            response = await ask(RemotingCommand(row.code, least, body))
+            assert "Error" not in (response.remark or ""), (row.code, body, response.remark)
+    return {row.code for row in rows}
+
+
+def test_invalid_requests_to_broker_and_rebalancer_are_refused_by_name(tmp_path: Path) -> None:
+    codes: set[int] = set()
+
+    async def of_broker(peer: Peer) -> None:
+        await peer.send("T")
+        codes.update(
+            await refuses_all(
+                peer.broker.graph.loop.requests,
+                lambda command: peer.client.invoke(peer.broker.address, command, TIMEOUT_MS),
+            )
+        )
+
+    async def of_rebalancer() -> None:
+        settings = RebalancerSettings.model_validate({"data_dir": tmp_path / "rebalancer"})
+        rebalancer, client = build_rebalancer(settings, SystemClock()), RemotingClient(SystemClock())
+        await rebalancer.start()
+        codes.update(
+            await refuses_all(
+                rebalancer.server.chain.table,
+                lambda command: client.invoke(rebalancer.address, command, TIMEOUT_MS),
+            )
+        )
+        await client.close()
+        await rebalancer.stop()
+
+    with structlog.testing.capture_logs():
+        with_broker(of_broker, settings_of(tmp_path))
+        run(of_rebalancer)
+    assert codes == set(CODE)
+
+
+def test_number_in_a_text_of_a_commit_is_accepted() -> None:
+    body = CommitOffsetsBody.decode(b'{"group":"g","clientId":7,"offsets":[["T","3",4,5]]}')
+    assert (body.client_id, body.offsets[0].queue_id) == ("7", 3)
+
+
+@pytest.mark.parametrize("row", ["[]", '["T",0]'])
+def test_short_row_of_a_commit_is_refused_with_its_fields(row: str) -> None:
+    with pytest.raises(Refused, match="a list of topic, queueId, offset, generation"):
+        CommitOffsetsBody.decode(f'{{"group":"g","clientId":"c","offsets":[{row}]}}'.encode())
