@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from hmac import compare_digest
 from typing import Any, Final
 
 import orjson
@@ -128,6 +129,18 @@ class AccessTable:
         is_super = _one_of(_TYPES, info.user_type, NORMAL, "user type") == SUPER
         is_enabled = _one_of(_STATUSES, info.user_status, ENABLED, "user status") == ENABLED
         self.users[name] = User(name, secret_key, is_super, is_enabled)
+
+    def has_user(self, info: UserInfo) -> bool:
+        """Return True if the user exists with the same key, type and status.
+
+        Raises Refused if its type or status is invalid.
+        """
+        user = self.users.get(info.username or "")
+        if user is None or not compare_digest(user.secret_key.encode(), (info.password or "").encode()):
+            return False
+        is_super = _one_of(_TYPES, info.user_type, NORMAL, "user type") == SUPER
+        is_enabled = _one_of(_STATUSES, info.user_status, ENABLED, "user status") == ENABLED
+        return (user.is_super, user.is_enabled) == (is_super, is_enabled)
 
     def update_user(self, info: UserInfo) -> None:
         """Change a user; fields that are missing in `info` keep their values.

@@ -386,7 +386,7 @@ def _broker_rows(
     config = SettingsRequests(parts.live, as_properties, by_field, parts.clock)
     get, update = on_cluster(Action.GET), on_cluster(Action.UPDATE)
     return (
-        *AccessRequests(parts.access.control).rows(),
+        *AccessRequests(parts.access.control, is_replicated=parts.settings.replication == RAFT).rows(),
         *RestartRequests(parts.settings.broker_name, restart).rows(),
         *DrainRequests(drain).rows(),
         *BrokerInfo(parts.settings.cluster_name, loop.store, loop.reads, clients, loop.stats, figures).rows(),

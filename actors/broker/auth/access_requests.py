@@ -51,9 +51,16 @@ class AccessRequests:
     permissions.
     """
 
-    def __init__(self, access: AccessControl | None) -> None:
-        """Create the handler. It refuses all requests if authentication is disabled (`access` is None)."""
+    def __init__(self, access: AccessControl | None, *, is_replicated: bool = False) -> None:
+        """Create the handler.
+
+        Args:
+            access: the users; None if authentication is disabled, then all requests are refused.
+            is_replicated: True in a Raft group. mqadmin sends the same request to each replica (`-c`), and
+                they all reach the leader: the creation of a user that exists as requested is a success.
+        """
         self._access = access
+        self._is_replicated = is_replicated
 
     def rows(self) -> Iterable[RequestRow]:
         """Return the entries of the request table that this class handles."""
@@ -78,7 +85,12 @@ class AccessRequests:
         """Handle AUTH_CREATE_USER: add a user. Only a super user may add a super user."""
         info = self._user_of(context)
         self._check_may_change(context, info)
-        self._change(context, lambda table: table.add_user(info))
+
+        def create(table: AccessTable) -> None:
+            if not (self._is_replicated and table.has_user(info)):
+                table.add_user(info)
+
+        self._change(context, create)
 
     def update_user(self, context: RequestContext) -> None:
         """Handle AUTH_UPDATE_USER: change a user's secret key, type or status.

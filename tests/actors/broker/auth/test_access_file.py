@@ -55,6 +55,23 @@ def test_repr_of_a_user_contains_no_secret(tmp_path: Path) -> None:
         assert SECRET not in text
 
 
+@pytest.mark.parametrize(
+    ("info", "is_same"),
+    [
+        (UserInfo("alice", SECRET), True),
+        (UserInfo("alice", SECRET, "normal", "enable"), True),
+        (UserInfo("alice", f"{SECRET}!"), False),
+        (UserInfo("alice", None), False),
+        (UserInfo("alice", SECRET, "Super"), False),
+        (UserInfo("alice", SECRET, "Normal", "disable"), False),
+        (UserInfo("bob", SECRET), False),
+    ],
+    ids=["equal", "defaults", "key", "no key", "type", "status", "name"],
+)
+def test_user_exists_only_with_all_its_values(tmp_path: Path, info: UserInfo, is_same: bool) -> None:
+    assert saved(tmp_path).table.has_user(info) == is_same
+
+
 def test_refused_change_changes_nothing(tmp_path: Path) -> None:
     file = saved(tmp_path)
     before = path_of(tmp_path).read_bytes()
