@@ -34,6 +34,7 @@ from tests.faults.raft.processes import Processes
 
 BODY = bytes(128)
 QUEUE = MessageQueue("T", "broker-a", 0)
+DUE = MessageQueue("due", "broker-a", 0)
 DAY_MS = 86_400_000
 DUE_MS = 2_000
 FILL_AT_ONCE = 256
@@ -104,7 +105,7 @@ class Timers:
 
     async def send(self, body: bytes) -> None:
         """Send a message that is due in DUE_MS."""
-        await self._producer.send(Message("due", body, delay_ms=DUE_MS))
+        await self._producer.send(Message("due", body, delay_ms=DUE_MS), queue=DUE)
 
     async def received_s(self, body: bytes) -> float:
         """Return the time at which this message was received."""
@@ -117,7 +118,8 @@ class Timers:
     async def open(self) -> None:
         """Receive the first message."""
         await self.send(b"first")
-        await self._consumer.subscribe("due")
+        await self._consumer.assign([DUE])
+        await self._consumer.seek_to_beginning()
         await self.received_s(b"first")
 
     async def close(self) -> None:
