@@ -23,6 +23,7 @@ from actors.raft.term_file import TERM_FILE, TermFile
 from store.disk.files import sync_directory
 from store.json_file import JsonConfigFile
 from store.ownership.divergence import DIVERGED_FILE
+from store.ownership.first_copy import COPYING_FILE
 from store.ownership.identity import StoreIdentity, StoreLock, StoreName, read_name
 from store.store_errors import StoreError
 
@@ -75,7 +76,7 @@ def _read_left(root: Path, identity: StoreIdentity, name: StoreName) -> SavedTer
     if present is not None:
         _check_alone(root, present, me)
         return present
-    for file in (FENCED_FILE, DIVERGED_FILE):
+    for file in (FENCED_FILE, DIVERGED_FILE, COPYING_FILE):
         if (root / file).exists():
             raise StoreError(
                 f"has {file}: it is not the store of the master; promote this replica first", root

@@ -219,12 +219,14 @@ def wait_in_sync(namespace: str, slave: ActorSpec, timeout_s: float, polling: Po
     while True:
         details = to_running(where, status_of(where, CALL_TIMEOUT_S)).details
         state, written = str(details.get("replication_state", "")), int(details.get("written", 0))
-        if state == FOLLOWING and written >= end:
+        missing = str(details.get("missing_tables", ""))
+        if state == FOLLOWING and written >= end and not missing:
             return ""
         if state.startswith(STOPPED):
             return state
         if not poll.pause():
-            return f"{state}, its log ends at {written:,}, that of the master at {end:,} or later"
+            lacks = f"it lacks {missing}" if missing else f"that of the master at {end:,} or later"
+            return f"{state}, its log ends at {written:,}, {lacks}"
 
 
 def wait_caught_up(namespace: str, replica: ActorSpec, timeout_s: float, polling: Polling = SYSTEM) -> str:

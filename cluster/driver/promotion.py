@@ -119,6 +119,12 @@ class Promotion:
             raise refusal([f"{self.name} does not serve: `raymq status` shows why"])
         if not target.spec.is_slave:
             raise refusal([f"{self.name} is the master of {self.broker} already"])
+        if missing := target.details.get("missing_tables"):
+            text = (
+                f"{self.name} has just joined, and has not copied {missing} of its master yet: queues and "
+                "groups would continue at wrong offsets; try again in some seconds, while the master serves"
+            )
+            raise refusal([text])
         return target
 
     def preview(self) -> Iterator[str]:

@@ -25,6 +25,7 @@ from actors.remoting.headers import RegisterBrokerResponse
 from actors.supervisor import Supervisor
 from store.logs import get_logger
 from store.ownership.divergence import remove_divergence
+from store.ownership.first_copy import refuse_first_copy
 
 _log = get_logger(__name__)
 
@@ -35,7 +36,8 @@ def build_replication(parts: BrokerParts) -> Capability:
     A master begins its epoch here, before it listens: a former master never accepts a send.
 
     Raises:
-        StoreError: the broker is a former master, or its list of epochs is damaged.
+        StoreError: the broker is a former master, or a slave that lacks tables of its master; or its list of
+            epochs is damaged.
         OSError: the list of epochs cannot be read or written.
     """
     settings, positions = parts.settings, parts.loop.store.positions
@@ -61,6 +63,7 @@ def build_replication(parts: BrokerParts) -> Capability:
     if settings.role == SLAVE:
         services, figures = build_slave(parts, epochs)
         return replace(both, services=services, figures=figures)
+    refuse_first_copy(settings.store_root)
     epochs.begin(positions.written)
     remove_divergence(settings.store_root)
     return replace(both, services=(_fence_file(registration, epochs),))
@@ -106,7 +109,7 @@ def build_slave(parts: BrokerParts, epochs: GroupEpochs) -> tuple[Sequence[RoleS
         _task(parts.supervisor, "ha-client", ha_client.run),
         _task(parts.supervisor, "metadata-sync", sync.run),
     )
-    return services, _figures(ha_client)
+    return services, _figures(ha_client, sync)
 
 
 def _task(supervisor: Supervisor, name: str, run: Callable[[], Coroutine[Any, Any, None]]) -> RoleService:
@@ -123,9 +126,10 @@ def _task(supervisor: Supervisor, name: str, run: Callable[[], Coroutine[Any, An
     return RoleService(name, frozenset({Role.SLAVE}), start, stop)
 
 
-def _figures(ha_client: HaClient) -> Sequence[Figure]:
+def _figures(ha_client: HaClient, sync: MetadataSync) -> Sequence[Figure]:
     return (
         Figure("replication_state", Kind.TEXT, "", lambda: ha_client.state, "Whether the slave follows."),
+        Figure("missing_tables", Kind.TEXT, "", lambda: sync.missing, "Tables of the master to be copied."),
         Figure("master_address", Kind.TEXT, "", lambda: ha_client.master, "Master that the slave follows."),
         Figure(
             "replication_bytes_received", Kind.COUNTER, "B", lambda: ha_client.bytes_received,

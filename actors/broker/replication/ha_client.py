@@ -31,6 +31,7 @@ from store.disk.files import explain
 from store.logs import get_logger
 from store.message_store import MessageStore
 from store.ownership.divergence import Divergence, remove_divergence, write_divergence
+from store.ownership.first_copy import begin_first_copy
 from store.store_errors import StoreError
 
 _log = get_logger(__name__)
@@ -163,6 +164,8 @@ class HaClient:
         begin = join_offset(held, bounds, store.settings.commit_log_file_bytes)
         tail = await self._reads.read(partial(self._tail, begin, held.end))
         copy = LogCopy(store, begin, tail, bounds.end)
+        if not held.end:
+            await asyncio.to_thread(begin_first_copy, store.root)
         host, port = parse_address(master.ha_server_addr)
         context = None if self._tls is None else self._tls.current
         async with asyncio.timeout(CONNECT_TIMEOUT_MS / 1000):

@@ -8,6 +8,8 @@ A master of RayMQ also has the ends of queues of which its log has no record: th
 Offsets, ends and the timer's progress refer to the master's log, whose end the slave may lack. They wait
 until it has confirmed all that the master had when they were copied: a slave that is promoted skips nothing
 it lacks.
+
+A slave that was empty is no master until all of this was copied once (`store.ownership.first_copy`).
 """
 
 from __future__ import annotations
@@ -41,6 +43,7 @@ from store.metadata import (
     SubscriptionGroupTable,
     TopicConfigTable,
 )
+from store.ownership.first_copy import end_first_copy, is_first_copy
 from store.store_errors import StoreError
 from store.timer.timer_checkpoint import TimerCheckpoint
 from store.timer.timer_files import follow_timer
@@ -62,7 +65,8 @@ PROGRESS: Final = frozenset(
 
 _Code = RequestCode | RayMQRequestCode
 _Parse = Callable[[bytes], Any]
-_Copy = tuple[_Code, _Parse, Callable[[Any], Awaitable[None]]]
+_Copy = tuple[_Code, _Parse, Callable[[Any], Awaitable[bool | None]]]
+"""A request, the decoder of its response, and what applies the table; False: not now, after a later copy."""
 
 
 class MetadataSync:
@@ -109,6 +113,8 @@ class MetadataSync:
         self._waiting: dict[_Code, tuple[int, Any]] = {}
         """Progress that is not applied yet, with the CommitLog offset that the slave must have confirmed."""
         self._waiting_from = ""
+        self._copied: set[_Code] = set()
+        """Tables that were copied since the slave has connected, or that the master does not have."""
         self._timer_checkpoint: TimerCheckpoint | None = None
         """The progress of the master's timer that the store has."""
         code = RequestCode
@@ -131,7 +137,15 @@ class MetadataSync:
         """Copy the tables as soon as possible: the slave has connected to its master."""
         self._not_offered.clear()
         self._versions.clear()
+        self._copied.clear()
         self._wanted.set()
+
+    @property
+    def missing(self) -> str:
+        """The requests of the tables that a slave, which was empty, has not copied yet; empty if none."""
+        if not is_first_copy(self._store.root):
+            return ""
+        return ", ".join(code.name for code, *_ in self._copies if code not in self._copied)
 
     async def run(self) -> None:
         """Copy the tables every SYNC_INTERVAL_MS, on request and after changes, until it is cancelled."""
@@ -151,6 +165,7 @@ class MetadataSync:
                     await self.copy_from(master)
             elif master:
                 await self.copy_changed(master)
+                await self.copy_from(master, frozenset(self._waiting).__contains__)
 
     async def copy_changed(self, master: str) -> None:
         """Copy the tables that have changed since the last call, except offsets and progress.
@@ -181,22 +196,27 @@ class MetadataSync:
                 continue
             try:
                 end, table = self._waiting.get(code) or await self._fetch(master, code, parse)
-                if self._store.positions.confirmed < end:
+                self._waiting.pop(code, None)
+                if self._store.positions.confirmed < end or await apply(table) is False:
                     self._waiting[code] = end, table  # a newer table would wait longer
                 else:
-                    self._waiting.pop(code, None)
-                    await apply(table)
+                    self._copied.add(code)
             except (ProtocolError, Refused, RemotingError, StoreError, OSError, ValueError) as error:
                 self._note_failure(code, master, error)
             else:
                 self._failing.discard(code)
+        if self._copied.issuperset(code for code, *_ in self._copies):
+            await asyncio.to_thread(end_first_copy, self._store.root)
 
     def _note_failure(self, code: _Code, master: str, error: Exception) -> None:
         if isinstance(error, Refused) and error.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
             # A master of RocketMQ, which logs such requests as errors, or of an older RayMQ.
             self._not_offered.add(code)
+            self._copied.add(code)
             _log.info("metadata_not_offered", request=code.name, master=master)
         elif code not in self._failing:
+            if isinstance(error, Refused) and error.code == ResponseCode.SYSTEM_ERROR and code in RequestCode:
+                self._copied.add(code)  # RocketMQ's masters have no such table while it is empty
             self._failing.add(code)
             _log.warning("metadata_copy_failed", request=code.name, master=master, error=str(error))
 
@@ -230,9 +250,9 @@ class MetadataSync:
             self._locks.replace_all(locks)
             await asyncio.to_thread(self._lock_file.save, locks)
 
-    async def _queue_ends(self, found: QueueEnds) -> None:
-        """Continue queues whose records are not in the log; if not possible now, after a later copy."""
-        self._store.retention.reserve_ends(found.ends, found.position)
+    async def _queue_ends(self, found: QueueEnds) -> bool:
+        """Continue queues whose records are not in the log. Return False if that is not possible now."""
+        return self._store.retention.reserve_ends(found.ends, found.position)
 
     async def _delays(self, table: DelayOffsetTable) -> None:
         self._tables.delay_offsets.replace_all(table)

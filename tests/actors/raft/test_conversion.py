@@ -27,6 +27,7 @@ from actors.raft.term_file import TERM_FILE, TermFile
 from store.clock import SystemClock
 from store.message_store import MessageStore
 from store.ownership.divergence import DIVERGED_FILE
+from store.ownership.first_copy import COPYING_FILE
 from store.ownership.identity import StoreIdentity
 from store.store_errors import StoreError
 from store.store_settings import StoreSettings
@@ -128,7 +129,7 @@ def test_store_of_another_cluster_or_no_store_is_refused(root: Path, step: Steps
     assert not (root / TERM_FILE).exists()
 
 
-@pytest.mark.parametrize("file", [FENCED_FILE, DIVERGED_FILE])
+@pytest.mark.parametrize("file", [FENCED_FILE, DIVERGED_FILE, COPYING_FILE])
 def test_store_that_is_not_the_masters_is_refused(root: Path, file: str) -> None:
     (root / file).write_text("{}")
     with pytest.raises(StoreError, match="promote this replica first"):

@@ -88,6 +88,31 @@ def test_wait_for_a_slave_ends_when_its_replication_has_stopped(monkeypatch: pyt
     assert fleet.wait_in_sync(NAMESPACE, slave(), timeout_s=1e9) == reason
 
 
+def test_wait_for_a_slave_says_which_tables_it_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
+    details = {"replication_state": "following", "written": 9, "missing_tables": "GET_QUEUE_ENDS"}
+    monkeypatch.setattr(fleet, "observe", lambda _: [])
+    monkeypatch.setattr(fleet, "status_of", answering(status_of(slave(), **details)))
+    reason = fleet.wait_in_sync(NAMESPACE, slave(), timeout_s=0)
+    assert reason == "following, its log ends at 9, it lacks GET_QUEUE_ENDS"
+
+
+def test_slave_without_the_ends_of_queues_is_not_promoted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stored: dict[str, bytes]
+) -> None:
+    monkeypatch.setenv("RAYMQ_HOME", str(tmp_path))
+    topology = Topology.model_validate(
+        {"brokers": [{"name": "a", "replicas": 2, "replication": "sync", "replicas_on_one_node": True}]}
+    )
+    details = {"written": 9, "missing_tables": "GET_QUEUE_ENDS"}
+    running = Running(topology.namespace, "a-1", slave(), "serving", details=details)
+    monkeypatch.setattr(fleet, "observe", lambda _: [running])
+    monkeypatch.setattr(Driver, "connected", lambda _: nullcontext())
+    driver = Driver(topology, Source("t.yaml", {}, {}), Report())
+    with pytest.raises(LaunchRefused, match="a-1 has just joined, and has not copied GET_QUEUE_ENDS"):
+        promote_replica(driver, "a-1", lambda: None)
+    assert stored == {}
+
+
 @pytest.mark.parametrize("previous", [None, GroupMaster(4, 0)])
 @pytest.mark.parametrize(
     "error", [LaunchRefused("the HA port is in use"), TopologyError("t.yaml:1: invalid")]

@@ -57,6 +57,7 @@ def test_slave_copies_the_log_and_the_tables_of_a_rocketmq_master(
             assert_logs_equal(master.store_root, slave.store_root, end)
             topics = ask(slave.address, RequestCode.GET_ALL_TOPIC_CONFIG)
             assert b'"Before"' in topics
+            eventually(lambda: slave.describe()["missing_tables"] == "", "the tables")
 
             slave.kill()
             send(nameserver, "Meanwhile", 500)

@@ -158,10 +158,11 @@ def test_failover_of_a_sync_pair_keeps_all_acknowledged_messages(tmp_path: Path)
     async def story() -> None:
         async with registered_broker(tmp_path, **replicated("sync")) as (nameserver, former):
             await former.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, TOPIC)
-            async with real_slave_of(former, tmp_path):
+            async with real_slave_of(former, tmp_path) as slave:
                 await eventually_async(lambda: send(former))
                 for _ in range(20):
                     assert await send(former)
+                await until(slave, "missing_tables", "")  # until then it cannot be promoted
             await until(former, "in_sync_replicas", 1)
             assert not await send(former)  # its slave has left
             async with promoted(nameserver, tmp_path / "replica-1", 1) as master:

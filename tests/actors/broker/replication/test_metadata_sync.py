@@ -23,6 +23,8 @@ from actors.remoting.headers import CreateTopicHeader, DeleteTopicHeader, QueryC
 from actors.remoting.raymq_requests import CommitOffsetsBody, CommitOffsetsReply, OffsetCommit
 from store.clock import SystemClock
 from store.message.message_queue import MessageQueue
+from store.ownership.first_copy import COPYING_FILE, begin_first_copy, refuse_first_copy
+from store.store_errors import StoreError
 from store.timer.timer_checkpoint import TimerCheckpoint
 from tests.actors.broker.brokers import A_DAY_MS, Peer, run
 from tests.actors.broker.replication.ha_port import HaPort
@@ -107,9 +109,15 @@ def test_slave_continues_a_queue_of_which_the_masters_log_has_no_record(tmp_path
                 return theirs.positions.min == 2 * file_bytes
 
             await eventually_async(has_deleted)
+            begin_first_copy(ours.root)
+            sync = sync_of(slave, slave.client)
+            await sync.copy_from(master.broker.address)
             for at in range(2 * file_bytes, theirs.positions.written, file_bytes):
                 ours.append_raw(at, bytes(theirs.log_bytes(at, file_bytes)))
-            sync = sync_of(slave, slave.client)
+            progress = "GET_ALL_CONSUMER_OFFSET, GET_ALL_DELAY_OFFSET, GET_TIMER_CHECK_POINT, GET_QUEUE_ENDS"
+            assert sync.missing == progress
+            with pytest.raises(StoreError, match=rf"{COPYING_FILE}.*role: slave.*delete the file"):
+                refuse_first_copy(ours.root)
 
             async def has_the_end() -> bool:  # when it has confirmed and dispatched the log
                 slave.broker.graph.loop.server.request_tick()
@@ -118,6 +126,8 @@ def test_slave_continues_a_queue_of_which_the_masters_log_has_no_record(tmp_path
 
             await eventually_async(has_the_end)
             assert ours.max_offset("Later", 0) == 8
+            assert sync.missing == ""
+            refuse_first_copy(ours.root)
             await slave.broker.graph.role.become(Role.MASTER, 1)
             assert (await slave.send("T", b"new")).ext["queueOffset"] == "3"
             await eventually_async(lambda: slave.messages("T", 3))
