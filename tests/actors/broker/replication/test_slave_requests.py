@@ -8,6 +8,7 @@ from typing import Any, cast
 
 import orjson
 
+from actors.broker.replication.raft.forwarding import TO_ALL_REPLICAS
 from actors.broker.replication.slave_requests import SlaveRequests
 from actors.broker.role import Role
 from actors.remoting.codes import RayMQRequestCode, RequestCode, ResponseCode
@@ -32,7 +33,6 @@ READS = {RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE, RayMQRequestCo
 REFUSED = {
     RequestCode.UPDATE_AND_CREATE_TOPIC,
     RequestCode.UPDATE_AND_CREATE_TOPIC_LIST,
-    RequestCode.DELETE_TOPIC_IN_BROKER,
     RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,
     RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST,
     RequestCode.DELETE_SUBSCRIPTIONGROUP,
@@ -42,12 +42,7 @@ REFUSED = {
     RequestCode.CLEAN_UNUSED_TOPIC,
     RequestCode.LOCK_BATCH_MQ,
     RequestCode.UNLOCK_BATCH_MQ,
-    RequestCode.AUTH_CREATE_USER,
-    RequestCode.AUTH_UPDATE_USER,
-    RequestCode.AUTH_DELETE_USER,
-    RequestCode.AUTH_CREATE_ACL,
-    RequestCode.AUTH_UPDATE_ACL,
-    RequestCode.AUTH_DELETE_ACL,
+    *TO_ALL_REPLICAS,
 }
 OFFSETS = {
     RequestCode.QUERY_CONSUMER_OFFSET,
