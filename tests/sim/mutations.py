@@ -18,7 +18,7 @@ from actors.raft.effects import AppendGroupRecord, LoseLeadership, SavedTerm, Se
 from actors.raft.election import Election
 from actors.raft.following import Following
 from actors.raft.leading import Leading
-from actors.raft.members import Member, Members
+from actors.raft.members import Member, Members, next_change
 from actors.raft.state import ReplicaState, Role
 from tests.sim import simulation as simulation_module
 from tests.sim.checks import Violation
@@ -91,11 +91,11 @@ count = Leading.count
 
 
 def _is_short_enough(leading: Leading, fetch: Any) -> bool:
-    return fetch.offset <= leading._state.end
+    return bool(fetch.offset <= leading._state.end)
 
 
 def _is_from_leader(following: Following, response: Any) -> bool:
-    return response.sender == following._state.leader
+    return bool(response.sender == following._state.leader)
 
 
 def _durable_unverified(following: Following) -> int:
@@ -175,9 +175,6 @@ def _swap_voters(members: Members, remove: Member | None, add: Member | None) ->
     if add in members.learners and remove in members.voters:
         return members.without(remove).with_voter(add)
     return next_change(members, remove, add)
-
-
-next_change = simulation_module.next_change
 
 
 def always(value: Any) -> Callable[..., Any]:
