@@ -15,10 +15,10 @@ from cluster.driver.launch_errors import LaunchFailed, LaunchRefused
 from cluster.driver.launch_report import Report
 from cluster.log_files import LEVELS, Found, Query, merged, read_logs
 from cluster.paths import home_of
-from cluster.polling import SYSTEM, Polling
 from cluster.session.ray_head import CURRENT_CLUSTER
 from cluster.session.ray_session import Mode, choose_way, is_connected, session
 from cluster.topology.topology import Topology
+from cluster.waiting import SYSTEM_WAITING, Waiting
 
 LAST_SESSION = CURRENT_CLUSTER.parent / "session_latest" / "logs"
 """The log directory of the last Ray session on this machine, which may have ended."""
@@ -70,7 +70,7 @@ class Gathering:
 
     sources: Sequence[Source]
     query: Query
-    polling: Polling = SYSTEM
+    waiting: Waiting = SYSTEM_WAITING
 
     def lines(self, *, follow: bool) -> Iterator[tuple[str, bytes]]:
         """Yield (actor, line). Raises LaunchRefused for an actor without a log."""
@@ -83,7 +83,7 @@ class Gathering:
             if not follow and not gathered:
                 return
             if not gathered:
-                self.polling.sleep(PAUSE_S)
+                self.waiting.sleep(PAUSE_S)
             # The next query continues at the end of this one, without a limit.
             ends = {**query.places, **{each.log: each.end for each in found}}
             query = replace(query, last=None, places=ends)

@@ -14,7 +14,7 @@ from cluster.driver.kinds import BROKER
 from cluster.driver.launch_errors import LaunchFailed, LaunchRefused
 from cluster.driver.launch_report import Report
 from cluster.driver.plan import Running, full_name
-from cluster.polling import SYSTEM, Polling
+from cluster.waiting import SYSTEM_WAITING, Waiting
 
 PAUSE_S = 0.3
 
@@ -27,7 +27,7 @@ class Draining:
     actor: Running
     report: Report
     timeout_s: float
-    polling: Polling = SYSTEM
+    waiting: Waiting = SYSTEM_WAITING
 
     def show(self) -> None:
         """Print what a drain would do and wait for (--dry-run)."""
@@ -73,11 +73,11 @@ class Draining:
 
     def _wait(self) -> DrainProgress:
         name = self.actor.name
-        drain = Drain(self.polling.now_s(), self.timeout_s)
+        drain = Drain(self.waiting.now_s(), self.timeout_s)
         with self.report.working(f"draining {name}") as show_progress:
             progress = self._request("start")
             self.report.line(f"{name} is registered as not writable")
-            while (step := drain.step(progress, self.polling.now_s())) is not Step.STOP:
+            while (step := drain.step(progress, self.waiting.now_s())) is not Step.STOP:
                 if step is Step.GIVE_UP:
                     raise LaunchFailed(
                         f"{name} is not drained after {self.timeout_s:g} s: {drain.remaining(progress)}; it"
@@ -87,7 +87,7 @@ class Draining:
                     self.report.line(f"{name} refuses sends")
                 else:
                     show_progress(drain.remaining(progress))
-                    self.polling.sleep(PAUSE_S)
+                    self.waiting.sleep(PAUSE_S)
                 # Repeat the step each time: a broker that Ray has restarted does not know that it is drained.
                 progress = self._request("close" if drain.is_closed else "start", progress)
         self.report.line(f"all groups have consumed the messages of {name}")

@@ -32,12 +32,12 @@ from cluster.driver.restart_spacing import REFRESH_DURATION_S, RestartSpacing
 from cluster.driver.scrape_targets import write_targets
 from cluster.driver.specs import ActorSpec
 from cluster.paths import home_of, only_one_driver
-from cluster.polling import SYSTEM, Polling
 from cluster.session.environment import AUTH_MODE_ENV
 from cluster.session.ray_head import read_record, stop_head
 from cluster.session.ray_session import Mode, Way, choose_way, is_connected, session
 from cluster.topology.topology import Broker, ElasticBroker, Topology
 from cluster.topology.topology_file import Source, TopologyError
+from cluster.waiting import SYSTEM_WAITING, Waiting
 from store.ownership.identity import StoreIdentity
 
 Result = TypeVar("Result")
@@ -89,7 +89,7 @@ class Driver:
         migrating: The broker that is to become a Raft group, or a single broker again; empty: none.
         waits: Restart a broker only when all clients know that the previously restarted broker serves again.
         timeout_s: Maximum time for an actor to start.
-        polling: How the driver waits.
+        waiting: How the driver waits.
         home: Directory of the cluster.
     """
 
@@ -103,7 +103,7 @@ class Driver:
     migrating: str = ""
     waits: bool = True
     timeout_s: float = SERVE_TIMEOUT_S
-    polling: Polling = SYSTEM
+    waiting: Waiting = SYSTEM_WAITING
     home: Path = field(init=False)
     _serving: Sequence[ActorSpec] = field(init=False, default=())
     _spacing: RestartSpacing = field(init=False)
@@ -166,12 +166,12 @@ class Driver:
     @contextmanager
     def _ray(self, way: Way, *, starts: bool) -> Iterator[None]:
         text = "starting Ray" if starts else f"connecting to Ray {way.address}"
-        begin_s = self.polling.now_s()
+        begin_s = self.waiting.now_s()
         with ExitStack() as stack:
             with self.report.working(text):
                 stack.enter_context(session(self.topology, self.home, way))
             if starts:
-                self.report.line(f"started Ray in {self.polling.now_s() - begin_s:.1f} s")
+                self.report.line(f"started Ray in {self.waiting.now_s() - begin_s:.1f} s")
                 if (head := read_record(self.home)) is not None and way.mode is Mode.STARTED:
                     self.report.line(f"Ray: {head.address}, dashboard and jobs {head.dashboard}")
                     if os.environ.get(AUTH_MODE_ENV) == "token":
@@ -247,8 +247,8 @@ class Driver:
         self._spacing = RestartSpacing.of(
             here,
             route_refresh_s=self.topology.route_refresh_ms / 1000,
-            wall_ms=self.polling.clock.wall_ms(),
-            now_s=self.polling.now_s(),
+            wall_ms=self.waiting.clock.wall_ms(),
+            now_s=self.waiting.now_s(),
         )
         self._serving = [actor.spec for actor in running if actor.state == State.SERVING and actor.spec]
         names = {each.name for each in self.topology.brokers if isinstance(each, Broker)}
@@ -258,7 +258,7 @@ class Driver:
 
     def _place(self, needed: Collection[str] | None) -> Mapping[str, str]:
         """Bind actors to nodes. Wait up to PLACEMENT_TIMEOUT_S for missing nodes."""
-        poll, is_over = self.polling.begin(PLACEMENT_TIMEOUT_S, PAUSE_S), False
+        deadline, is_over = self.waiting.deadline(PLACEMENT_TIMEOUT_S, PAUSE_S), False
         while True:
             placement = place(self.topology, ray_port.nodes(), autoscaler())
             if needed is not None and not set(needed) & set(placement.unplaceable):
@@ -266,7 +266,7 @@ class Driver:
             if not placement.unplaceable or self.dry_run or is_over:
                 break
             with self.report.working("waiting for a node with the resources of the topology"):
-                is_over = not poll.pause()
+                is_over = not deadline.pause()
         if placement.problems:
             raise self.source.error(placement.problems)
         return placement.resources
@@ -355,15 +355,15 @@ class Driver:
         ):
             self._await_in_sync(action.spec)
         if is_broker:
-            self._spacing.record_restart(action.name, self.polling.now_s())
+            self._spacing.record_restart(action.name, self.waiting.now_s())
 
     def _await_route_refresh(self, broker: str) -> None:
-        left_s = self._spacing.wait_s(broker, self.polling.now_s())
+        left_s = self._spacing.wait_s(broker, self.waiting.now_s())
         if left_s > 0:
             text = f"waiting {max(left_s, 1):.0f} s until all clients know that the last broker has restarted"
             self.report.line(text)
             with self.report.working(text):
-                self.polling.sleep(left_s)
+                self.waiting.sleep(left_s)
 
     def _hand_over(self, replica: str) -> None:
         """Move the leadership away, and wait while the former leader forwards requests to the new one."""
@@ -373,7 +373,7 @@ class Driver:
         text = f"{replica} has handed over the leadership; waiting {left_s:.0f} s until all clients know it"
         self.report.line(text)
         with self.report.working(text):
-            self.polling.sleep(left_s)
+            self.waiting.sleep(left_s)
 
     @contextmanager
     def _restart_when_interrupted(self, spec: ActorSpec) -> Iterator[None]:
@@ -394,7 +394,7 @@ class Driver:
         wait = fleet.wait_caught_up if replica.is_raft else fleet.wait_in_sync
         others = "its group" if replica.is_raft else "its master"
         with self.report.working(f"waiting until {replica.name} is in sync with {others}"):
-            problem = wait(self.topology.namespace, replica, self.timeout_s, self.polling)
+            problem = wait(self.topology.namespace, replica, self.timeout_s, self.waiting)
         if problem:
             raise LaunchFailed(f"{replica.name} is not in sync with {others}: {problem}")
         self.report.line(f"{replica.name} is in sync with {others}")
@@ -424,14 +424,14 @@ class Driver:
         """Wait until actors serve. Raises LaunchFailed after `timeout_s`."""
         if not specs:
             return
-        begin_s = self.polling.now_s()
+        begin_s = self.waiting.now_s()
         failed = []
         with self.report.working(f"waiting for {', '.join(spec.name for spec in specs)}"):
-            for start in fleet.wait_serving(self.topology.namespace, specs, self.timeout_s, self.polling):
+            for start in fleet.wait_serving(self.topology.namespace, specs, self.timeout_s, self.waiting):
                 if start.reason:
                     failed.append(f"{start.name}: {start.reason}")
                     continue
-                self.report.line(f"{start.name} serves after {self.polling.now_s() - begin_s:.1f} s")
+                self.report.line(f"{start.name} serves after {self.waiting.now_s() - begin_s:.1f} s")
                 if start.code_version != code_version():
                     self.report.line(
                         f"{start.name} runs code version {start.code_version}, not {code_version()}: "
@@ -444,7 +444,7 @@ class Driver:
     def _await_all_serving(self, specs: Sequence[ActorSpec]) -> None:
         with self.report.working("checking every actor over its socket"):
             located = fleet.located(self.topology.namespace, specs)
-            failing = wait_until_healthy(located, HEALTH_TIMEOUT_S, self.polling)
+            failing = wait_until_healthy(located, HEALTH_TIMEOUT_S, self.waiting)
         bindings.exchange(self.home, self.topology.namespace)
         if failing:
             raise LaunchFailed(

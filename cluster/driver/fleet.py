@@ -18,7 +18,7 @@ from cluster.driver.kinds import KINDS
 from cluster.driver.plan import RAFT_STATE, Running
 from cluster.driver.replica_roles import RAFT_ROLES
 from cluster.driver.specs import ActorSpec
-from cluster.polling import SYSTEM, Polling
+from cluster.waiting import SYSTEM_WAITING, Waiting
 
 STATUS = "raymq_status"
 STOP = "raymq_stop"
@@ -56,17 +56,17 @@ def _observe_one(where: ActorName, namespace: str, timeout_s: float) -> Running 
         return None
 
 
-def status_of(where: ActorName, timeout_s: float, polling: Polling = SYSTEM) -> dict[str, Any]:
+def status_of(where: ActorName, timeout_s: float, waiting: Waiting = SYSTEM_WAITING) -> dict[str, Any]:
     """Return the status of an actor. Retry for up to `timeout_s` while it is unavailable.
 
     Raises ActorNotFound, ActorUnavailable, ActorMethodFailed.
     """
-    poll = polling.begin(timeout_s, PAUSE_S)
+    deadline = waiting.deadline(timeout_s, PAUSE_S)
     while True:
         try:
             status: dict[str, Any] = ray_port.call(where, STATUS, timeout_s=CALL_TIMEOUT_S)
         except ActorUnavailable:
-            if not poll.pause():
+            if not deadline.pause():
                 raise
         else:
             return status
@@ -205,7 +205,9 @@ class StartResult:
     code_version: str = ""
 
 
-def wait_in_sync(namespace: str, slave: ActorSpec, timeout_s: float, polling: Polling = SYSTEM) -> str:
+def wait_in_sync(
+    namespace: str, slave: ActorSpec, timeout_s: float, waiting: Waiting = SYSTEM_WAITING
+) -> str:
     """Wait until a slave has the log that its master has now; return why it has not, else an empty text."""
     group = [
         actor
@@ -215,7 +217,7 @@ def wait_in_sync(namespace: str, slave: ActorSpec, timeout_s: float, polling: Po
         and not actor.spec.is_slave
     ]
     end = max((int(master.details.get("written", 0)) for master in group), default=0)
-    where, poll = ActorName(namespace, slave.name), polling.begin(timeout_s, PAUSE_S)
+    where, deadline = ActorName(namespace, slave.name), waiting.deadline(timeout_s, PAUSE_S)
     while True:
         details = to_running(where, status_of(where, CALL_TIMEOUT_S)).details
         state, written = str(details.get("replication_state", "")), int(details.get("written", 0))
@@ -224,12 +226,14 @@ def wait_in_sync(namespace: str, slave: ActorSpec, timeout_s: float, polling: Po
             return ""
         if state.startswith(STOPPED):
             return state
-        if not poll.pause():
+        if not deadline.pause():
             lacks = f"it lacks {missing}" if missing else f"that of the master at {end:,} or later"
             return f"{state}, its log ends at {written:,}, {lacks}"
 
 
-def wait_caught_up(namespace: str, replica: ActorSpec, timeout_s: float, polling: Polling = SYSTEM) -> str:
+def wait_caught_up(
+    namespace: str, replica: ActorSpec, timeout_s: float, waiting: Waiting = SYSTEM_WAITING
+) -> str:
     """Wait until a replica of a Raft group has what its group has confirmed by now, and a leader is known.
 
     Return why it has not, else an empty text.
@@ -241,7 +245,7 @@ def wait_caught_up(namespace: str, replica: ActorSpec, timeout_s: float, polling
         and actor.spec.settings.get("broker_name") == replica.settings["broker_name"]
     ]
     end = max((int(each.get("confirmed", 0)) for each in details), default=0)
-    where, poll = ActorName(namespace, replica.name), polling.begin(timeout_s, PAUSE_S)
+    where, deadline = ActorName(namespace, replica.name), waiting.deadline(timeout_s, PAUSE_S)
     while True:
         found = to_running(where, status_of(where, CALL_TIMEOUT_S)).details
         state, confirmed = str(found.get(RAFT_STATE, "")), int(found.get("confirmed", 0))
@@ -249,41 +253,43 @@ def wait_caught_up(namespace: str, replica: ActorSpec, timeout_s: float, polling
             return ""
         if state and state not in RAFT_ROLES:
             return state
-        if not poll.pause():
+        if not deadline.pause():
             return f"{state}, it has confirmed {confirmed:,} of {end:,} bytes"
 
 
-def wait_leading(namespace: str, replica: ActorSpec, timeout_s: float, polling: Polling = SYSTEM) -> str:
+def wait_leading(
+    namespace: str, replica: ActorSpec, timeout_s: float, waiting: Waiting = SYSTEM_WAITING
+) -> str:
     """Wait until a replica leads its Raft group and accepts sends; return why not, else an empty text."""
-    where, poll = ActorName(namespace, replica.name), polling.begin(timeout_s, PAUSE_S)
+    where, deadline = ActorName(namespace, replica.name), waiting.deadline(timeout_s, PAUSE_S)
     while True:
         found = to_running(where, status_of(where, CALL_TIMEOUT_S)).details
         state = str(found.get(RAFT_STATE, ""))
         if state == Role.LEADER.value and found.get("role") == "master":
             return ""
-        if (state and state not in RAFT_ROLES) or not poll.pause():
+        if (state and state not in RAFT_ROLES) or not deadline.pause():
             return f"{state}, it may lack records that it once had, or they are damaged: see its log"
 
 
 def wait_serving(
-    namespace: str, specs: Sequence[ActorSpec], timeout_s: float, polling: Polling = SYSTEM
+    namespace: str, specs: Sequence[ActorSpec], timeout_s: float, waiting: Waiting = SYSTEM_WAITING
 ) -> Iterator[StartResult]:
     """Yield the result of each actor as soon as it is known, at the latest after `timeout_s`."""
-    poll, is_over = polling.begin(timeout_s, PAUSE_S), False
-    waiting = [spec.name for spec in specs]
-    while waiting:
-        for name in list(waiting):
+    deadline, is_over = waiting.deadline(timeout_s, PAUSE_S), False
+    unready = [spec.name for spec in specs]
+    while unready:
+        for name in list(unready):
             state, result = _start_state(ActorName(namespace, name))
             if state is State.STARTING and not is_over:
                 continue
-            waiting.remove(name)
+            unready.remove(name)
             if state is State.STARTING:
                 yield StartResult(
                     name, f"not serving after {timeout_s:g} s: {result.reason or 'it is starting'}"
                 )
             else:
                 yield result
-        is_over = not poll.pause()
+        is_over = not deadline.pause()
 
 
 def _start_state(where: ActorName) -> tuple[State, StartResult]:

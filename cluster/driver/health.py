@@ -14,7 +14,7 @@ from actors.remoting.remoting_errors import RemotingError
 from actors.remoting.tls.contexts import ClientTls, OwnCertificate
 from cluster.client.tls import TlsConfig
 from cluster.driver.specs import ActorSpec
-from cluster.polling import SYSTEM, Polling
+from cluster.waiting import SYSTEM_WAITING, Waiting
 from store.message.hosts import join_address
 
 PROBE_TIMEOUT_MS = 2_000
@@ -88,11 +88,11 @@ def _exchange(spec: ActorSpec, code: RequestCode, tls: ClientTls | None) -> Remo
 
 
 def wait_until_healthy(
-    specs: Sequence[ActorSpec], timeout_s: float, polling: Polling = SYSTEM
+    specs: Sequence[ActorSpec], timeout_s: float, waiting: Waiting = SYSTEM_WAITING
 ) -> dict[str, str]:
     """Probe until all actors serve or `timeout_s` has passed. Return the failed ones: name → reason."""
-    poll = polling.begin(timeout_s, PAUSE_S)
+    deadline = waiting.deadline(timeout_s, PAUSE_S)
     while True:
         failing = {spec.name: reason for spec in specs if (reason := probe(spec, specs))}
-        if not failing or not poll.pause():
+        if not failing or not deadline.pause():
             return failing

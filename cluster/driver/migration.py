@@ -213,7 +213,7 @@ class ToGroup(_Migration):
             fleet.create(self._namespace, first)
             driver.await_serving([first])
             with driver.report.working(f"waiting until {first.name} leads"):
-                problem = fleet.wait_leading(self._namespace, first, LEAD_TIMEOUT_S, driver.polling)
+                problem = fleet.wait_leading(self._namespace, first, LEAD_TIMEOUT_S, driver.waiting)
             _fail([f"{first.name} does not lead its group: {problem}"] if problem else [])
         except BaseException:
             if is_converted:

@@ -58,7 +58,7 @@ def _follow(driver: Driver, promotion: Promotion) -> None:
             driver.stop(action)
         fleet.create(driver.topology.namespace, action.spec)
         driver.await_serving([action.spec])
-        problem = fleet.wait_in_sync(driver.topology.namespace, action.spec, driver.timeout_s, driver.polling)
+        problem = fleet.wait_in_sync(driver.topology.namespace, action.spec, driver.timeout_s, driver.waiting)
         text = f"does not follow it: {problem}" if problem else "follows it"
         driver.report.line(f"{action.name} {text}", "yellow" if problem else "")
 

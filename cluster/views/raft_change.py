@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from actors.remoting.bodies.raft_members import CHANGED, DONE, RaftMember, RaftMembers
 from actors.remoting.codes import ResponseCode
 from cluster.counted import counted
-from cluster.polling import Polling
+from cluster.waiting import Waiting
 
 if TYPE_CHECKING:
     from cluster.client import Admin
@@ -135,7 +135,7 @@ def _check_beside(
             )
 
 
-def run_change(admin: Admin, change: MemberChange, report: Callable[[str], None], polling: Polling) -> None:
+def run_change(admin: Admin, change: MemberChange, report: Callable[[str], None], waiting: Waiting) -> None:
     """Make the steps of a change, and report each one.
 
     A change that fails or is interrupted can be repeated: it continues.
@@ -145,22 +145,22 @@ def run_change(admin: Admin, change: MemberChange, report: Callable[[str], None]
     """
     from cluster.client.errors import ClientError
 
-    said, poll = "", polling.begin(NO_LEADER_S, POLL_S)
+    said, deadline = "", waiting.deadline(NO_LEADER_S, POLL_S)
     while True:
         try:
             step = admin.change_raft_members(change.broker, change.add, change.remove)
         except ClientError as error:
-            if not _may_pass(error) or not poll.pause():
+            if not _may_pass(error) or not deadline.pause():
                 raise
         else:
-            poll = polling.begin(NO_LEADER_S, POLL_S)
+            deadline = waiting.deadline(NO_LEADER_S, POLL_S)
             if step.text and step.text != said:
                 said = step.text
                 report(said)
             if step.state == DONE:
                 return
             if step.state != CHANGED:
-                poll.pause()
+                deadline.pause()
 
 
 def _may_pass(error: Exception) -> bool:

@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING
 
-from cluster.polling import SYSTEM, Polling
 from cluster.views.raft_change import NO_LEADER_S, POLL_S, plan_change, run_change
+from cluster.waiting import SYSTEM_WAITING, Waiting
 
 if TYPE_CHECKING:
     from actors.remoting.bodies.raft_members import RaftMembers
@@ -21,11 +21,11 @@ class MemberSteps:
         self,
         open_admin: Callable[[str], AbstractContextManager[Admin]],
         report: Callable[[str], None],
-        polling: Polling = SYSTEM,
+        waiting: Waiting = SYSTEM_WAITING,
     ) -> None:
         self._open_admin = open_admin
         self._report = report
-        self._polling = polling
+        self._waiting = waiting
 
     def add(self, nameservers: str, broker: str, addresses: Sequence[str]) -> None:
         """Add the replicas at these addresses that are no voters yet.
@@ -38,7 +38,7 @@ class MemberSteps:
                 if str(admin.broker_at(address)["store_id"]) not in voters:
                     self._report(f"adding {address} to {broker}")
                     change = plan_change(admin, broker, address=address)
-                    run_change(admin, change, self._report, self._polling)
+                    run_change(admin, change, self._report, self._waiting)
 
     def remove_other_members(self, nameservers: str, broker: str, replica: int) -> None:
         """Remove all members but one, which must lead.
@@ -56,16 +56,16 @@ class MemberSteps:
             for number in sorted(each.replica for each in members if not each.is_leader):
                 self._report(f"removing replica {number} from {broker}")
                 change = plan_change(admin, broker, replica=number)
-                run_change(admin, change, self._report, self._polling)
+                run_change(admin, change, self._report, self._waiting)
 
     def _wait_for_leader(self, admin: Admin, broker: str) -> RaftMembers:
         """Return the members of a group, once its leader is registered."""
         from cluster.client.errors import BrokerRefused, BrokerUnreachable, ConfigInvalid
 
-        poll = self._polling.begin(NO_LEADER_S, POLL_S)
+        deadline = self._waiting.deadline(NO_LEADER_S, POLL_S)
         while True:
             try:
                 return admin.raft_members(broker)
             except (ConfigInvalid, BrokerRefused, BrokerUnreachable):
-                if not poll.pause():
+                if not deadline.pause():
                     raise

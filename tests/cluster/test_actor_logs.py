@@ -15,9 +15,9 @@ from cluster.cli.operations.logs import clock_time, fields_of
 from cluster.driver.launch_errors import LaunchFailed, LaunchRefused
 from cluster.driver.launch_report import Report
 from cluster.log_files import Query, event_of, read_logs
-from cluster.polling import Polling
 from cluster.session.ray_session import Mode, Way
 from cluster.topology.topology_file import load_topology
+from cluster.waiting import Waiting
 from tests.conftest import ClockAtRest
 
 NOW = datetime(2026, 1, 31, 12, 0, tzinfo=UTC)
@@ -102,8 +102,8 @@ def test_follow_continues_after_a_rotation(folder: Path) -> None:
     file = folder / "raymq" / "broker-a-0.log"
     write(folder, file.name, line(1, "one"), line(2, "two"))
     later = iter([lambda: write(folder, file.name, line(3, "three"), '{"time": "half'), lambda: rotate(file)])
-    polling = Polling(ClockAtRest(), lambda _: next(later)())
-    following = Gathering([partial(read_logs, folder)], Query("raymq", last=1), polling).lines(follow=True)
+    waiting = Waiting(ClockAtRest(), lambda _: next(later)())
+    following = Gathering([partial(read_logs, folder)], Query("raymq", last=1), waiting).lines(follow=True)
     assert [event_of(next(following)[1])["event"] for _ in range(2)] == ["two", "three"]
     assert [event_of(next(following)[1])["event"] for _ in range(2)] == ["four", "five"]
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from cluster import launch, polling
+from cluster import launch
 from cluster.client import (
     Admin,
     ClientError,
@@ -24,8 +24,8 @@ from cluster.client import (
 from cluster.driver import drain, driver, fleet
 from cluster.driver.launch_errors import LaunchFailed, LaunchRefused
 from cluster.driver.launch_report import Report
-from cluster.polling import SYSTEM
 from cluster.topology.topology_file import load_topology, load_with_source
+from cluster.waiting import SYSTEM_WAITING, Waiting
 from tests.checkers import Recorder, assert_consistent
 from tests.cluster.conftest import RayMQ
 from tests.cluster.ray_helpers import kill_process, status_of, wait_for_restart
@@ -334,10 +334,10 @@ def test_interrupted_restart_starts_the_stopped_broker_again(
     slept: list[float] = []
 
     def sleep(for_s: float) -> None:
-        (slept.append if for_s > 1 else SYSTEM.sleep)(for_s)
+        (slept.append if for_s > 1 else SYSTEM_WAITING.sleep)(for_s)
 
     topology, source = load_with_source(None, [*running.overrides, "route_refresh_ms=3600000"])
-    driver.Driver(topology, source, report, polling=polling.Polling(SYSTEM.clock, sleep)).restart(
+    driver.Driver(topology, source, report, waiting=Waiting(SYSTEM_WAITING.clock, sleep)).restart(
         ["broker-a"]
     )
     assert any("until all clients know that the last broker has restarted" in line for line in report.lines)

@@ -82,8 +82,8 @@ def _change(
     yes: bool,
     as_json: bool,
 ) -> None:
-    from cluster.polling import SYSTEM
     from cluster.views.raft_change import plan_change, run_change
+    from cluster.waiting import SYSTEM_WAITING
 
     with open_admin(nameserver, as_json=as_json) as (admin, out):
         change = plan_change(admin, group, address=address, replica=replica)
@@ -99,7 +99,7 @@ def _change(
                 out.line(f"warning: {change.warning}")
         if not dry_run:
             confirmed(f"Change the members of {group}?", yes=yes)
-            run_change(admin, change, lambda text: None if out.is_json else out.line(text), SYSTEM)
+            run_change(admin, change, lambda text: None if out.is_json else out.line(text), SYSTEM_WAITING)
         done = f"{group} has {counted(change.voters_after, 'voter')}"
         if change.leaves_a_broker and not dry_run:
             done += f"; stop replica {change.remove.replica} at {change.remove.address}, if it runs"

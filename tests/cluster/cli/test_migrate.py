@@ -15,8 +15,8 @@ from actors.remoting.bodies.raft_members import DONE, RaftChange, RaftMember, Ra
 from cluster.cli.main import build
 from cluster.client import Admin
 from cluster.client.errors import ConfigInvalid
-from cluster.polling import Polling
 from cluster.views.raft_migration import MemberSteps
+from cluster.waiting import Waiting
 from tests.cluster.cli.test_replica_members import GROUP, MEMBERS, FakeAdmin
 from tests.faults.scenarios import TickingClock
 
@@ -89,7 +89,7 @@ def steps(admin: Members) -> tuple[MemberSteps, list[str]]:
         yield cast(Admin, admin)
 
     clock = TickingClock()
-    return MemberSteps(opened, lines.append, Polling(clock, lambda _: clock.leap(10_000))), lines
+    return MemberSteps(opened, lines.append, Waiting(clock, lambda _: clock.leap(10_000))), lines
 
 
 def test_replicas_that_are_no_voters_yet_are_added() -> None:

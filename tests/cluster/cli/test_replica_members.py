@@ -16,8 +16,8 @@ from actors.remoting.codes import ResponseCode
 from cluster.cli.main import build
 from cluster.client import Admin
 from cluster.client.errors import BrokerRefused, ClientError, ConfigInvalid
-from cluster.polling import Polling
 from cluster.views.raft_change import MemberChange, plan_change, run_change
+from cluster.waiting import Waiting
 from tests.actors.broker.brokers import run
 from tests.actors.broker.replication.raft.groups import Group
 from tests.faults.scenarios import TickingClock
@@ -116,16 +116,16 @@ def test_steps_are_reported_once_and_a_new_leader_is_awaited() -> None:
     slept: list[float] = []
     admin, clock = FakeAdmin(steps), TickingClock()
     plan = planned(admin, address="h:1")
-    run_change(cast(Admin, admin), plan, said.append, Polling(clock, slept.append))
+    run_change(cast(Admin, admin), plan, said.append, Waiting(clock, slept.append))
     assert said == ["gets the log", "1 of 9", "is a voter"]
     assert len(slept) == 4
 
     admin.steps = [BrokerRefused(ResponseCode.SYSTEM_ERROR, "only 1 of the 2 voters")]
     with pytest.raises(BrokerRefused, match="only 1 of the 2 voters"):
-        run_change(cast(Admin, admin), plan, said.append, Polling(clock, slept.append))
+        run_change(cast(Admin, admin), plan, said.append, Waiting(clock, slept.append))
     admin.steps = [unavailable, unavailable]
     with pytest.raises(BrokerRefused, match="does not lead"):
-        run_change(cast(Admin, admin), plan, said.append, Polling(clock, lambda _: clock.leap(61_000)))
+        run_change(cast(Admin, admin), plan, said.append, Waiting(clock, lambda _: clock.leap(61_000)))
 
 
 async def raymq(group: Group, *words: str) -> tuple[int, str, str]:

@@ -12,7 +12,7 @@ from actors.host.service_host import State
 from cluster.driver import fleet, health
 from cluster.driver.kinds import BROKER
 from cluster.driver.specs import ActorSpec
-from cluster.polling import Polling
+from cluster.waiting import Waiting
 from tests.conftest import ClockAtRest
 
 SPEC = ActorSpec(BROKER, "a-1", "C", {"broker_name": "a"}, ("h", 1), ("h", 1), "r", "/s")
@@ -25,12 +25,12 @@ def slept() -> list[float]:
 
 
 @pytest.fixture
-def polling(clock: ClockAtRest, slept: list[float]) -> Polling:
+def waiting(clock: ClockAtRest, slept: list[float]) -> Waiting:
     def sleep(seconds: float) -> None:
         slept.append(seconds)
         clock.advance(int(seconds * 1000))
 
-    return Polling(clock, sleep)
+    return Waiting(clock, sleep)
 
 
 def respond(monkeypatch: pytest.MonkeyPatch, call: Callable[[], object]) -> None:
@@ -54,32 +54,32 @@ def respond(monkeypatch: pytest.MonkeyPatch, call: Callable[[], object]) -> None
 )
 def test_wait_for_a_replica_ends_with_its_state(
     monkeypatch: pytest.MonkeyPatch,
-    polling: Polling,
+    waiting: Waiting,
     slept: list[float],
     wait: Callable[..., str],
     details: dict[str, object],
     reason: str,
 ) -> None:
     respond(monkeypatch, lambda: {"spec": SPEC.to_json(), "state": "serving", "details": details})
-    assert reason in wait("raymq", SPEC, TIMEOUT_S, polling)
+    assert reason in wait("raymq", SPEC, TIMEOUT_S, waiting)
     assert sum(slept) >= TIMEOUT_S
 
 
 def test_wait_for_starting_actors_yields_each_result(
-    monkeypatch: pytest.MonkeyPatch, polling: Polling, slept: list[float]
+    monkeypatch: pytest.MonkeyPatch, waiting: Waiting, slept: list[float]
 ) -> None:
     status = {"state": State.STARTING, "reason": "recovers", "code_version": "1"}
     respond(monkeypatch, lambda: status)
-    assert [each.reason for each in fleet.wait_serving("raymq", [SPEC], TIMEOUT_S, polling)] == [
+    assert [each.reason for each in fleet.wait_serving("raymq", [SPEC], TIMEOUT_S, waiting)] == [
         "not serving after 120 s: recovers"
     ]
     assert sum(slept) >= TIMEOUT_S
     status["state"] = State.SERVING
-    assert [each.reason for each in fleet.wait_serving("raymq", [SPEC], TIMEOUT_S, polling)] == [""]
+    assert [each.reason for each in fleet.wait_serving("raymq", [SPEC], TIMEOUT_S, waiting)] == [""]
 
 
 def test_status_of_an_unavailable_actor_is_requested_until_the_time_out(
-    monkeypatch: pytest.MonkeyPatch, polling: Polling, slept: list[float]
+    monkeypatch: pytest.MonkeyPatch, waiting: Waiting, slept: list[float]
 ) -> None:
     def call() -> object:
         if len(slept) < 5 or sum(slept) > 1:
@@ -87,18 +87,18 @@ def test_status_of_an_unavailable_actor_is_requested_until_the_time_out(
         return {"state": "serving"}
 
     respond(monkeypatch, call)
-    assert fleet.status_of(ActorName("raymq", "a-1"), TIMEOUT_S, polling) == {"state": "serving"}
+    assert fleet.status_of(ActorName("raymq", "a-1"), TIMEOUT_S, waiting) == {"state": "serving"}
     slept.append(1)
     with pytest.raises(ActorUnavailable, match="restarts"):
-        fleet.status_of(ActorName("raymq", "a-1"), TIMEOUT_S, polling)
+        fleet.status_of(ActorName("raymq", "a-1"), TIMEOUT_S, waiting)
     assert sum(slept) >= TIMEOUT_S
 
 
 def test_health_checks_are_repeated_until_the_time_out(
-    monkeypatch: pytest.MonkeyPatch, polling: Polling, slept: list[float]
+    monkeypatch: pytest.MonkeyPatch, waiting: Waiting, slept: list[float]
 ) -> None:
     monkeypatch.setattr(health, "probe", lambda *_: "refused" if len(slept) < 3 else "")
-    assert health.wait_until_healthy([SPEC], TIMEOUT_S, polling) == {}
+    assert health.wait_until_healthy([SPEC], TIMEOUT_S, waiting) == {}
     monkeypatch.setattr(health, "probe", lambda *_: "refused")
-    assert health.wait_until_healthy([SPEC], TIMEOUT_S, polling) == {"a-1": "refused"}
+    assert health.wait_until_healthy([SPEC], TIMEOUT_S, waiting) == {"a-1": "refused"}
     assert sum(slept) >= TIMEOUT_S

@@ -1,4 +1,4 @@
-"""Polling: how a command waits for other processes, by a clock that tests replace."""
+"""Waiting: how a command waits for other processes, by a clock that tests replace."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from store.clock import Clock, SystemClock
 
 
 @dataclass(frozen=True, slots=True)
-class Polling:
+class Waiting:
     """Repeats checks until a time-out.
 
     Attributes:
@@ -25,26 +25,26 @@ class Polling:
         """Return the seconds of the monotonic clock."""
         return self.clock.monotonic_ns() / 1e9
 
-    def begin(self, timeout_s: float, pause_s: float) -> Poll:
-        """Begin to repeat a check, every `pause_s` seconds for `timeout_s` seconds."""
-        return Poll(self, self.now_s() + timeout_s, pause_s)
+    def deadline(self, timeout_s: float, pause_s: float) -> Deadline:
+        """Return the end of a check that is repeated, every `pause_s` seconds for `timeout_s` seconds."""
+        return Deadline(self, self.now_s() + timeout_s, pause_s)
 
 
 @dataclass(frozen=True, slots=True)
-class Poll:
-    """A check that is repeated until `deadline_s` of the monotonic clock."""
+class Deadline:
+    """The end, at `end_s` of the monotonic clock, of a check that is repeated."""
 
-    polling: Polling
-    deadline_s: float
+    waiting: Waiting
+    end_s: float
     pause_s: float
 
     def pause(self) -> bool:
         """Sleep before the next check; return False, without sleeping, after the deadline."""
-        if self.polling.now_s() > self.deadline_s:
+        if self.waiting.now_s() > self.end_s:
             return False
-        self.polling.sleep(self.pause_s)
+        self.waiting.sleep(self.pause_s)
         return True
 
 
-SYSTEM = Polling(SystemClock(), time.sleep)
+SYSTEM_WAITING = Waiting(SystemClock(), time.sleep)
 """Waits by the clocks of the operating system."""
