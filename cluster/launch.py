@@ -236,6 +236,18 @@ def split_by_cluster(running: Sequence[Running], topology: Topology) -> tuple[li
     return mine, [actor for actor in running if not is_mine(actor)]
 
 
+@contextmanager
+def session_if_running(topology: Topology) -> Iterator[bool]:
+    """Connect to the cluster's Ray; the value is False, without a connection, if no Ray is running."""
+    home = home_of(topology.cluster)
+    way = choose_way(topology, home, os.environ)
+    if way.mode is Mode.STARTED and not is_connected():
+        yield False
+    else:
+        with session(topology, home, way):
+            yield True
+
+
 @dataclass(frozen=True)
 class ActorStatus:
     """The state of one actor; `failing` is the reason why it does not serve, or empty."""
@@ -246,11 +258,9 @@ class ActorStatus:
 
 def status(topology: Topology) -> list[ActorStatus]:
     """Return the status of a cluster's actors; an empty list if no Ray is running."""
-    home = home_of(topology.cluster)
-    way = choose_way(topology, home, os.environ)
-    if way.mode is Mode.STARTED and not is_connected():
-        return []
-    with session(topology, home, way):
+    with session_if_running(topology) as is_running:
+        if not is_running:
+            return []
         running = [a for a in fleet.observe(topology.namespace, STATUS_TIMEOUT_S) if a.is_ours]
         placement = place(topology, ray_port.nodes(), autoscaler())
         mine, _ = split_by_cluster(running, topology)
@@ -264,11 +274,9 @@ def status(topology: Topology) -> list[ActorStatus]:
 
 def other_clusters(topology: Topology) -> list[str]:
     """Return the names of the other clusters on this Ray; an empty list if no Ray is running."""
-    home = home_of(topology.cluster)
-    way = choose_way(topology, home, os.environ)
-    if way.mode is Mode.STARTED and not is_connected():
-        return []
-    with session(topology, home, way):
+    with session_if_running(topology) as is_running:
+        if not is_running:
+            return []
         _, others = split_by_cluster(fleet.observe(topology.namespace), topology)
     return sorted({actor.spec.cluster for actor in others if actor.spec is not None})
 
