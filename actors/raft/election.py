@@ -29,6 +29,8 @@ class Election:
         self.deadline = 0
         """Time at which this replica calls an election, unless it leads."""
         self.arm(now)
+        if state.members.voters == (state.me,):
+            self.deadline = now  # there is no leader to wait for
 
     def arm(self, now: int) -> None:
         """Wait for a random time before the next election."""

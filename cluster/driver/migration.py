@@ -36,10 +36,10 @@ from cluster.topology.topology import Broker, Topology
 from store.ownership.identity import StoreIdentity
 
 LEAD_TIMEOUT_S = 30.0
-"""How long the first member of a group may take to lead; it needs no other, and 2 s."""
+"""How long the first member of a group may take to lead; it needs no other, and elects itself."""
 
 OUTAGE = (
-    "its clients cannot send or receive meanwhile (a restart, and 2 s of election), and retry; keep other "
+    "its clients cannot send or receive meanwhile (a restart), and retry; keep other "
     "brokers of their topics running"
 )
 

@@ -98,6 +98,19 @@ def test_times_that_make_followers_call_needless_elections_are_refused() -> None
         RaftNode(A, SavedTerm(), LogState(0, 0, 0), now=0, rng=random.Random(1), timing=Timing(1_000, 600))
 
 
+def test_only_voter_stands_at_its_start_without_waiting_for_a_leader() -> None:
+    log, saved = LogState(0, 50, 0), SavedTerm(3, first_members=Members((A,)))
+    node = RaftNode(A, saved, log, now=7, rng=random.Random(1), timing=TIMING)
+    assert node.deadline == 7
+    node.on(Tick(), 7)
+    assert (node.role, node.term) == (Role.LEADER, 4)
+
+    lost = RaftNode(A, saved, LogState(0, 50, 60), now=7, rng=random.Random(1), timing=TIMING)
+    lost.on(Tick(), 7)
+    assert lost.role is Role.FOLLOWER  # it lacks confirmed bytes
+    assert lost.deadline > 7
+
+
 def test_second_candidate_of_a_term_gets_no_vote_also_after_a_restart() -> None:
     node = a_node()
     (save,) = of(node.on(VoteRequest(B, 5, False, 0, 0), 10), do.SaveTerm)
