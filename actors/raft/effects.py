@@ -31,6 +31,11 @@ class SavedTerm(NamedTuple):
 
     A log that begins earlier is still the other one.
     """
+    history_begin: int = 0
+    """The CommitLog offset from which on `history` is complete.
+
+    A log that begins earlier has files that were deleted before a power loss: it is used from here on.
+    """
 
 
 class SaveTerm(NamedTuple):

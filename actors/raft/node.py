@@ -300,7 +300,7 @@ class RaftNode:
         self._following.on_damage(damaged.begin, damaged.end)
 
     def _on_trimmed(self, trimmed: Trimmed, now: int) -> None:
-        self._state.min = trimmed.offset
+        self._state.min = max(self._state.min, trimmed.offset)
         self._state.save_history()
         self._following.on_trimmed(trimmed.offset)
 

@@ -60,16 +60,16 @@ class ReplicaState:
         self.rng = rng
         self.term = saved.term
         self.voted_for = saved.voted_for
+        self.min = max(log.min, min(saved.history_begin, log.end))
         # What was deleted was confirmed, even if the bound on disk is older.
-        confirmed = max(log.confirmed, log.min)
+        confirmed = max(log.confirmed, self.min)
         self.is_electable = saved.is_electable and log.end >= confirmed
         self.first_members = saved.first_members
         self.join_offset = saved.join_offset
-        self.min = log.min
         self.end = self.flushed = log.end
         self.confirmed = min(confirmed, log.end)
         self.history = GroupHistory(saved.first_members, _all_records(saved.history, log))
-        self._saved_history = saved.history
+        self._saved_history, self._history_begin = saved.history, saved.history_begin
         self._final_records = self.history.count_before(self.confirmed)
         self.role = Role.FOLLOWER
         self.leader: Member | None = None
@@ -112,7 +112,7 @@ class ReplicaState:
     def save_history(self) -> None:
         """Save the group records that are confirmed, before the next effect."""
         self._final_records = self.history.count_before(self.confirmed)
-        self._saved_history = self.history.before(self.confirmed, self.min)
+        self._saved_history, self._history_begin = self.history.before(self.confirmed, self.min), self.min
         self._is_dirty = True
         self.save_if_changed()
 
@@ -127,6 +127,7 @@ class ReplicaState:
                 self.first_members,
                 self._saved_history,
                 self.join_offset,
+                self._history_begin,
             )
             self.effects.append(SaveTerm(saved))
 
@@ -174,12 +175,8 @@ class ReplicaState:
 
 
 def _all_records(saved: tuple[GroupRecord, ...], log: LogState) -> list[GroupRecord]:
-    """Return the saved group records that the log reaches, and those before and after them in the log.
-
-    There are some before if a power loss has brought deleted files back.
-    """
+    """Return the saved group records that the log reaches, and those after them in the log."""
     known = [each for each in saved if each.start < log.end]
     if not known:
         return list(log.records)
-    before = [each for each in log.records if each.start < known[0].start]
-    return before + known + [each for each in log.records if each.start > known[-1].start]
+    return known + [each for each in log.records if each.start > known[-1].start]

@@ -298,6 +298,18 @@ def test_deleted_files_were_confirmed_even_if_the_saved_bound_is_older() -> None
     assert node.confirmed == 80
 
 
+def test_files_that_a_power_loss_brings_back_are_not_compared_without_their_history() -> None:
+    """Which term wrote the bytes before offset 100 is not known any more."""
+    node = a_node(end=200, confirmed=200, term=3, min_offset=100)
+    (save,) = of(node.on(Trimmed(120), 10), do.SaveTerm)
+    log = LogState(50, 200, 200, (GroupRecord(100, 3, MEMBERS),))
+    leader = RaftNode(A, save.saved, log, now=0, rng=random.Random(1), timing=TIMING)
+    now = opened(leader)
+    leader.on(Trimmed(80), now)
+    (join,) = sent(leader.on(FetchRequest(B, leader.term, 1, 100, 2, 100, True), now), JoinFrom)
+    assert join.offset == 120
+
+
 def test_replica_that_lost_confirmed_bytes_saves_that_it_must_not_vote() -> None:
     node = a_node(end=100, confirmed=120, term=3)
     (save,) = node.start()
