@@ -119,6 +119,36 @@ class Group:
     def pid(self, actor: str) -> int:
         return int(self.status(actor)["process"])
 
+    def leader(self) -> str:
+        """Wait until one of the replicas leads a Raft group and accepts sends; return its actor."""
+
+        def found() -> list[str]:
+            return [
+                each["actor"]
+                for each in self.actors()
+                if each["role"] == "leader" and each["details"]["role"] == "master"
+            ]
+
+        return eventually(found, "a leader")[0]
+
+    def transfer_to_first(self) -> None:
+        """Let broker-a-0 lead: only then the group becomes a single broker."""
+        if self.leader() != "broker-a-0":
+            self.raymq("transfer", "broker-a", "--to", "0", "--yes", "-n", self.nameserver)
+            eventually(lambda: self.leader() == "broker-a-0", "the leadership")
+
+    def start_single(self) -> str:
+        """Start the broker without replicas; return the topology that it has then."""
+        alone = self.topology_of_single()
+        self.file.write_text(alone)
+        self.run("up")
+        return alone
+
+    def send_all(self, sent: list[bytes]) -> None:
+        """Send messages by a new producer, as `send_all`."""
+        with self.producer() as producer:
+            send_all(producer, sent)
+
     def await_log_of_master(self, *slaves: str) -> None:
         for slave in slaves:
             eventually(lambda slave=slave: self.status(slave)["lag_bytes"] == 0, f"the log of {slave}")

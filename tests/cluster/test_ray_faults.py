@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -19,6 +18,7 @@ from cluster.client import (
     PushConfig,
     PushConsumer,
 )
+from tests.background import Background
 from tests.checkers import Recorder, assert_consistent
 from tests.cluster.conftest import RayMQ
 from tests.cluster.ray_helpers import kill_process, wait_for_restart
@@ -36,28 +36,19 @@ def number_of(broker: str, queue_id: int) -> int:
     return 1000 * (ord(broker[-1]) - ord("a")) + queue_id
 
 
-class Load:
+class Load(Background):
     """Producer that sends numbered bodies with keys and records acknowledgements and the history."""
 
     def __init__(self, producer: Producer, topic: str) -> None:
+        super().__init__()
         self.acknowledged: list[bytes] = []
         self.history = Recorder()
         self._producer = producer
         self._topic = topic
-        self._is_over = threading.Event()
-        self._thread = threading.Thread(target=self._send)
 
-    def __enter__(self) -> Load:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._is_over.set()
-        self._thread.join()
-
-    def _send(self) -> None:
+    def run(self) -> None:
         number = 0
-        while not self._is_over.wait(0.002):
+        while not self.is_over.wait(0.002):
             body = b"%06d" % number
             key = str(number % 7)
             operation = self.history.send("load", self._topic, body.decode(), key=key)

@@ -18,7 +18,6 @@ from cluster.client import Admin, Message, PullConsumer
 from tests.checkers import Recorder
 from tests.cluster.conftest import REPO
 from tests.cluster.replica_group import Group, send_all, stopping_ray
-from tests.cluster.test_ray_raft import leader
 from tests.eventually import eventually
 from tests.faults.test_processes import Load
 
@@ -89,7 +88,7 @@ def becomes_a_group(group: Group, raft: str, sent: list[bytes]) -> float:
         longest_s = migrate(group, load)
     assert not load.errors
     assert group.log(0).startswith(before)
-    assert leader(group)
+    assert group.leader()
     assert "broker-a-0 serves" not in group.run("up")  # nothing is left to be done
     assert "is a Raft group" in group.run(*MIGRATE)
     return longest_s
@@ -99,10 +98,9 @@ def becomes_a_broker(group: Group, alone: str) -> float:
     """Migrate a group; return the longest time without an acknowledged send, in seconds."""
     eventually(group.serves, "all replicas serve")
     group.file.write_text(alone)
-    if leader(group) != "broker-a-0":
+    if group.leader() != "broker-a-0":
         assert "raymq transfer broker-a --to 0" in group.run(*MIGRATE, code=2)
-        group.raymq("transfer", "broker-a", "--to", "0", "--yes", "-n", group.nameserver)
-        eventually(lambda: leader(group) == "broker-a-0", "the leadership")
+        group.transfer_to_first()
     with Load(group.nameserver, Recorder()) as load:
         longest_s = migrate(group, load)
     assert not load.errors
@@ -112,9 +110,8 @@ def becomes_a_broker(group: Group, alone: str) -> float:
 
 def kill_the_leader(group: Group, sent: list[bytes]) -> list[str]:
     """Kill the leader; return the topics of the next one."""
-    os.kill(group.pid(leader(group)), signal.SIGKILL)
-    with group.producer() as producer:
-        send_all(producer, sent)
+    os.kill(group.pid(group.leader()), signal.SIGKILL)
+    group.send_all(sent)
     with Admin(group.nameserver) as admin:
         return admin.topics()
 
@@ -122,12 +119,9 @@ def kill_the_leader(group: Group, sent: list[bytes]) -> list[str]:
 def test_broker_becomes_a_group_and_a_broker_and_a_group_again(
     group: Group, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    raft, alone = group.file.read_text(), group.topology_of_single()
-    group.file.write_text(alone)
-    group.run("up")
+    raft, alone = group.file.read_text(), group.start_single()
     sent: list[bytes] = []
-    with group.producer() as producer:
-        send_all(producer, sent)
+    group.send_all(sent)
     seen = read(group, lambda received: len(received) >= 50)
     with Admin(group.nameserver) as admin:
         admin.create_topic("kept", queues=3)
@@ -137,8 +131,7 @@ def test_broker_becomes_a_group_and_a_broker_and_a_group_again(
     seen |= read(group, lambda received: received >= set(sent) - seen)
 
     to_broker_s = becomes_a_broker(group, alone)
-    with group.producer() as producer:
-        send_all(producer, sent)
+    group.send_all(sent)
     with Admin(group.nameserver) as admin:
         admin.delete_topic("deleted-later")
     seen |= read(group, lambda received: len(received) >= 50)
@@ -155,8 +148,7 @@ def test_broker_becomes_a_group_and_a_broker_and_a_group_again(
         print(f"\nno send acknowledged for {to_group_s:.1f} s and {to_broker_s:.1f} s")  # noqa: T201
     group.run("down")
     group.run("up")
-    with group.producer() as producer:
-        send_all(producer, sent)
+    group.send_all(sent)
     group.run("down")
 
 
@@ -176,32 +168,24 @@ def kill_migration_after(group: Group, text: str) -> None:
 
 def test_migration_that_is_killed_is_finished_by_the_same_command(group: Group) -> None:
     """It is killed when the broker is stopped, when the group has its first member, and on the way back."""
-    raft, alone = group.file.read_text(), group.topology_of_single()
-    group.file.write_text(alone)
-    group.run("up")
+    raft, alone = group.file.read_text(), group.start_single()
     sent: list[bytes] = []
-    with group.producer() as producer:
-        send_all(producer, sent)
+    group.send_all(sent)
     group.file.write_text(raft)
     kill_migration_after(group, "stopped broker-a-0")
     kill_migration_after(group, "broker-a-0 leads the group, alone")
     assert "continue with `raymq migrate broker-a`" in group.run("up", code=2)
-    with group.producer() as producer:
-        send_all(producer, sent)
+    group.send_all(sent)
     assert "broker-a is a Raft group of 3 replicas" in group.run(*MIGRATE)
     eventually(group.serves, "all replicas serve")
 
-    if leader(group) != "broker-a-0":
-        group.raymq("transfer", "broker-a", "--to", "0", "--yes", "-n", group.nameserver)
-        eventually(lambda: leader(group) == "broker-a-0", "the leadership")
-    with group.producer() as producer:
-        send_all(producer, sent)
+    group.transfer_to_first()
+    group.send_all(sent)
     group.file.write_text(alone)
     kill_migration_after(group, "removing replica 2")
     kill_migration_after(group, "stopped broker-a-2")
     assert "broker-a is a single broker" in group.run(*MIGRATE)
-    with group.producer() as producer:
-        send_all(producer, sent)
+    group.send_all(sent)
     group.await_all(sent)
     group.run("down")
 
@@ -223,16 +207,14 @@ def test_pair_becomes_a_group(group: Group) -> None:
     group.await_all(sent)
     eventually(lambda: all(each["lag_bytes"] in (0, None) for each in group.actors()), "all logs")
     os.kill(group.pid("broker-a-0"), signal.SIGKILL)
-    with group.producer() as producer:
-        send_all(producer, sent)
+    group.send_all(sent)
     group.await_all(sent, "again")
     group.run("down")
 
 
 def test_group_that_cannot_start_leaves_the_old_broker_running(group: Group) -> None:
     raft = group.file.read_text()
-    group.file.write_text(group.topology_of_single())
-    group.run("up")
+    group.start_single()
     sent: list[bytes] = []
     with group.producer() as producer:
         send_all(producer, sent)

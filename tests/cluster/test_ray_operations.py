@@ -26,6 +26,7 @@ from cluster.driver.launch_errors import LaunchFailed, LaunchRefused
 from cluster.driver.launch_report import Report
 from cluster.topology.topology_file import load_topology, load_with_source
 from cluster.waiting import SYSTEM_WAITING, Waiting
+from tests.background import Background
 from tests.checkers import Recorder, assert_consistent
 from tests.cluster.conftest import RayMQ
 from tests.cluster.ray_helpers import kill_process, status_of, wait_for_restart
@@ -53,27 +54,18 @@ class RecordingReport(Report):
         self.lines.append(text)
 
 
-class Sending:
+class Sending(Background):
     """Producer thread that sends numbered bodies, retries failures and records acknowledgements."""
 
     def __init__(self, raymq: RayMQ, topic: str, name: str, history: Recorder, *, keyed: bool) -> None:
+        super().__init__()
         self._history = history
         self.acknowledged: list[bytes] = []
         self.brokers: list[str] = []
         self.lost: list[str] = []
         self._raymq, self._topic, self._name, self._keyed = raymq, topic, name, keyed
-        self._is_over = threading.Event()
-        self._thread = threading.Thread(target=self._run)
 
-    def __enter__(self) -> Sending:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._is_over.set()
-        self._thread.join()
-
-    def _run(self) -> None:
+    def run(self) -> None:
         config = ProducerConfig(
             group="operations",
             route_refresh_ms=CLIENT_INTERVAL_MS,
@@ -83,7 +75,7 @@ class Sending:
         )
         with Producer(";".join(self._raymq.nameservers), config=config) as producer:
             number = 0
-            while not self._is_over.wait(0.02):  # clients at full speed take the cores from the restart
+            while not self.is_over.wait(0.02):  # clients at full speed take the cores from the restart
                 self._send(producer, f"{self._name}-{number:06d}".encode(), str(number % 7))
                 number += 1
 
@@ -133,7 +125,7 @@ class Load:
             self._consumer.subscribe(self._topic)
             for sending in self.sendings:
                 stack.enter_context(sending)
-            stack.enter_context(Polling(self._consumer, self._topic, self.received, self.history))
+            stack.enter_context(Reading(self._consumer, self._topic, self.received, self.history))
             yield self
 
     def acknowledged(self) -> set[bytes]:
@@ -148,31 +140,22 @@ class Load:
         assert [line for sending in self.sendings for line in sending.lost] == []
 
 
-class Polling:
+class Reading(Background):
     """Thread that polls a consumer."""
 
     def __init__(
         self, consumer: PullConsumer, topic: str, received: Counter[bytes], history: Recorder
     ) -> None:
+        super().__init__()
         self._consumer, self._topic, self._received, self._history = consumer, topic, received, history
-        self._is_over = threading.Event()
-        self._thread = threading.Thread(target=self._run)
 
-    def _run(self) -> None:
-        while not self._is_over.is_set():
+    def run(self) -> None:
+        while not self.is_over.is_set():
             for message in self._consumer.poll(1000, 100):
                 queue = number_of(MessageQueue(self._topic, message.broker_name, message.queue_id))
                 value = message.body.decode()
                 self._history.read("reads", self._topic, self._topic, queue, message.queue_offset, value)
                 self._received[message.body] += 1
-
-    def __enter__(self) -> Polling:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._is_over.set()
-        self._thread.join()
 
 
 @contextmanager

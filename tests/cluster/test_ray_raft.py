@@ -38,20 +38,6 @@ def group(tmp_path: Path) -> Iterator[Group]:
         yield started
 
 
-def leader(group: Group) -> str:
-    """Wait until one of the replicas leads and serves; return its actor."""
-
-    def found() -> list[str]:
-        return [each["actor"] for each in group.actors() if each["role"] == "leader" and is_master(each)]
-
-    return eventually(found, "a leader")[0]
-
-
-def is_master(actor: dict[str, Any]) -> bool:
-    """Return True if the replica accepts sends."""
-    return bool(actor["details"]["role"] == "master")
-
-
 def ids(group: Group) -> list[bytes]:
     stores = [group.home / "store" / f"broker-a-{replica}" / "raymq.json" for replica in REPLICAS]
     return [store.read_bytes() for store in stores if store.exists()]
@@ -64,7 +50,7 @@ def test_group_keeps_its_members_over_restarts_of_all_kinds(group: Group) -> Non
     with group.producer() as producer:
         send_all(producer, sent)
         assert "broker-a-0 serves" not in group.run("up")
-        first = leader(group)
+        first = group.leader()
 
         lines = group.run("restart", "--rolling", "--topology").splitlines()
         moved = f"{first} has handed over the leadership; waiting 1 s until all clients know it"
@@ -74,7 +60,7 @@ def test_group_keeps_its_members_over_restarts_of_all_kinds(group: Group) -> Non
         assert stopped[-1] == first
         send_all(producer, sent)
 
-        os.kill(group.pid(leader(group)), signal.SIGKILL)  # Ray restarts it with the same members
+        os.kill(group.pid(group.leader()), signal.SIGKILL)  # Ray restarts it with the same members
         send_all(producer, sent)
         eventually(group.serves, "all replicas serve")
         group.run("down")
@@ -109,7 +95,7 @@ def test_replica_that_has_lost_its_disk_fails_by_name_and_the_others_serve(group
     eventually(lambda: group.status(lost)["lag_bytes"] == 0, "the log of the new replica")
     with group.producer() as producer:
         send_all(producer, sent)
-        os.kill(group.pid(leader(group)), signal.SIGKILL)
+        os.kill(group.pid(group.leader()), signal.SIGKILL)
         send_all(producer, sent)
     eventually(group.serves, "all replicas serve")
     assert ids(group) == before

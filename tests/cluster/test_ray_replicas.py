@@ -35,14 +35,11 @@ def three(tmp_path: Path) -> Iterator[Group]:
 
 def test_rolling_restart_begins_with_the_slave_and_loses_nothing(pair: Group) -> None:
     pair.run("up")
+    sent: list[bytes] = []
     with pair.producer() as producer:
-        sent = [b"before-%d" % number for number in range(100)]
-        for body in sent:
-            producer.send("T", body)
+        send(producer, sent)
         lines = pair.run("restart", "--rolling", "--no-wait", "--topology").splitlines()
-        for number in range(100):
-            producer.send("T", b"after-%d" % number)
-            sent.append(b"after-%d" % number)
+        send(producer, sent)
     found = [line.split(" (")[0] for line in lines if "broker-a" in line]
     first, synced, last = (
         next(index for index, line in enumerate(found) if text in line)
@@ -55,10 +52,7 @@ def test_rolling_restart_begins_with_the_slave_and_loses_nothing(pair: Group) ->
 
 
 def test_single_broker_becomes_a_pair_and_a_single_broker_again(pair: Group) -> None:
-    of_pair = pair.file.read_text()
-    of_single = pair.topology_of_single()
-    pair.file.write_text(of_single)
-    pair.run("up")
+    of_pair, of_single = pair.file.read_text(), pair.start_single()
     sent: list[bytes] = []
     with pair.producer() as producer:
         send_all(producer, sent)
@@ -78,10 +72,9 @@ def test_single_broker_becomes_a_pair_and_a_single_broker_again(pair: Group) -> 
 
 def test_promoted_slave_has_every_acknowledged_message_of_a_killed_master(pair: Group) -> None:
     pair.run("up")
+    sent: list[bytes] = []
     with pair.producer() as producer:
-        sent = [b"before-%d" % number for number in range(100)]
-        for body in sent:
-            producer.send("T", body)
+        send(producer, sent)
         assert "broker-a-1 has the log of broker-a up to" in pair.run(
             "promote", "broker-a-1", "--dry-run", "--topology"
         )
@@ -89,9 +82,7 @@ def test_promoted_slave_has_every_acknowledged_message_of_a_killed_master(pair: 
         shown = pair.run("promote", "broker-a-1", "--topology")
         assert "broker-a-1 is the master of broker-a" in shown
         assert "broker-a-0 follows it" in shown
-        for number in range(100):
-            producer.send("T", b"after-%d" % number)
-            sent.append(b"after-%d" % number)
+        send(producer, sent)
     pair.await_all(sent)
     pair.run("down")
     pair.run("up")  # the promotion is remembered

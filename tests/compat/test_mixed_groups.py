@@ -7,15 +7,13 @@ assign queues to themselves.
 from __future__ import annotations
 
 import itertools
-import threading
 from collections import Counter
 from collections.abc import Iterator
-from types import TracebackType
-from typing import Self
 
 import pytest
 
 from cluster.client import Admin, MessageExt, Producer, ProducerConfig, PushConfig, PushConsumer
+from tests.background import Background
 from tests.compat.agent import Agent
 from tests.compat.conftest import Agents, Names
 from tests.compat.peers import Peer
@@ -31,34 +29,23 @@ LIMIT_MS = int(LIMIT_S * 1000)
 SENDS = ProducerConfig(request_timeout_ms=LIMIT_MS, send_timeout_ms=LIMIT_MS)
 
 
-class Sender:
+class Sender(Background):
     """Sends numbers one after another in a separate thread until the `with` block ends."""
 
     def __init__(self, nameserver: str, topic: str, first: int = 0) -> None:
+        super().__init__()
         self.sent: list[int] = []
         self._first = first
         self._nameserver = nameserver
         self._topic = topic
-        self._is_over = threading.Event()
-        self._thread = threading.Thread(target=self._run)
 
-    def _run(self) -> None:
+    def run(self) -> None:
         with Producer(self._nameserver, group="mixed", config=SENDS) as producer:
             for number in itertools.count(self._first):
                 producer.send(self._topic, str(number))
                 self.sent.append(number)
-                if self._is_over.wait(SEND_PAUSE_S):
+                if self.is_over.wait(SEND_PAUSE_S):
                     return
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._is_over.set()
-        self._thread.join()
 
 
 class MixedGroup:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,6 +18,7 @@ import pytest
 
 from actors.broker.group.queue_locks import LOCK_TIMEOUT_NS
 from cluster.client import Admin, ClientError, Producer, ProducerConfig, PullConsumer, PushConsumer
+from tests.background import Background
 from tests.checkers import Event, Recorder, assert_consistent, load
 from tests.eventually import LIMIT_S, TIME_SCALE, eventually
 from tests.faults.member import REQUEST_TIMEOUT_MS, config_of, listener_of, ordered_listener_of
@@ -43,17 +43,16 @@ def broker(tmp_path: Path) -> Iterator[StandaloneProcess]:
     process.stop()
 
 
-class Load:
+class Load(Background):
     """Thread that sends numbered messages with keys and records the result of each."""
 
     def __init__(
         self, nameserver: str, recorder: Recorder, timeout_ms: int = int(2 * LIMIT_S * 1000)
     ) -> None:
+        super().__init__()
         self._recorder = recorder
         self.acknowledged = 0
         self.errors: list[ClientError] = []
-        self._is_over = threading.Event()
-        self._thread = threading.Thread(target=self._send)
         self._config = ProducerConfig(
             nameservers=nameserver,
             group="load",
@@ -61,18 +60,10 @@ class Load:
             delivery_timeout_ms=timeout_ms,
         )
 
-    def __enter__(self) -> Load:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._is_over.set()
-        self._thread.join()
-
-    def _send(self) -> None:
+    def run(self) -> None:
         with Producer(config=self._config) as producer:
             number = 0
-            while not self._is_over.wait(0.002):
+            while not self.is_over.wait(0.002):
                 number += 1
                 key = f"k{number % 7}"
                 operation = self._recorder.send("load", TOPIC, str(number), key=key)

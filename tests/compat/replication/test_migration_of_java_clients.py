@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from pathlib import Path
 
 import pytest
 
 from cluster.client import Admin
+from tests.background import Background
 from tests.cluster.replica_group import Group, stopping_ray
-from tests.cluster.test_ray_raft import leader
 from tests.compat.agent import Agent, Facts
 from tests.compat.build import CLIENT, JavaKit
 from tests.eventually import eventually
@@ -21,29 +20,20 @@ DEFAULTS = ("-Dcompat.routeMs=30000", "-Dcompat.timeoutMs=3000")
 MIGRATE = ("migrate", "broker-a", "--yes", "--topology")
 
 
-class Sends:
+class Sends(Background):
     """Sends of a Java producer, one after another, in a thread."""
 
     def __init__(self, agent: Agent) -> None:
+        super().__init__()
         self._agent = agent
-        self._is_over = threading.Event()
-        self._thread = threading.Thread(target=self._run)
         self.sent = 0
         self.failed: list[Facts] = []
         self.longest_s = 0.0
         """The longest time between two acknowledged sends."""
 
-    def __enter__(self) -> Sends:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._is_over.set()
-        self._thread.join()
-
-    def _run(self) -> None:
+    def run(self) -> None:
         acknowledged_s = time.monotonic()
-        while not self._is_over.wait(0.02):
+        while not self.is_over.wait(0.02):
             (result,) = self._agent.send([{"topic": "T", "body": "x"}])
             if result.get("status") == "SEND_OK":
                 now_s = time.monotonic()
@@ -62,17 +52,14 @@ def test_default_producer_continues_after_each_migration(
     kit: JavaKit, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with stopping_ray(Group(tmp_path, 3, "raft")) as group:
-        raft, alone = group.file.read_text(), group.topology_of_single()
-        group.file.write_text(alone)
-        group.run("up")
+        raft, alone = group.file.read_text(), group.start_single()
         with Admin(group.nameserver) as admin:
             admin.create_topic("T", queues=4)
         with Agent(kit, CLIENT, group.nameserver, tmp_path / "java", jvm=DEFAULTS) as agent:
             for direction, topology in (("to a group", raft), ("to a broker", alone)):
                 group.file.write_text(topology)
-                if topology is alone and leader(group) != "broker-a-0":
-                    group.raymq("transfer", "broker-a", "--to", "0", "--yes", "-n", group.nameserver)
-                    eventually(lambda: leader(group) == "broker-a-0", "the leadership")
+                if topology is alone:
+                    group.transfer_to_first()
                 with Sends(agent) as sends:
                     sends.more()
                     group.run(*MIGRATE)
