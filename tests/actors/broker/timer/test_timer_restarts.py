@@ -34,6 +34,21 @@ async def send_some(peer: Peer) -> None:
     await send_at(peer, START_MS + LATER_MS, b"later")
 
 
+async def deliver_and_set_back(peer: Peer, clock, elapsed_ms: int) -> None:
+    """Deliver a message; then set the clock back by almost an hour, to this time after START_MS."""
+    await send_at(peer, START_MS + 100, b"first")
+    clock.advance(3_600_000)
+    await rounds(peer)
+    clock.set_wall_ms(START_MS + elapsed_ms)
+
+
+async def bodies_at(peer: Peer, clock, elapsed_ms: int) -> list[bytes]:
+    """Return what is delivered when this time has passed since START_MS."""
+    clock.set_wall_ms(START_MS + elapsed_ms)
+    await rounds(peer)
+    return await bodies(peer)
+
+
 def test_promoted_slave_delivers_only_what_its_master_has_not(tmp_path: Path, clock) -> None:
     settings = timer_settings(tmp_path)
 
@@ -70,21 +85,14 @@ def test_promoted_slave_delivers_what_waits_since_the_clock_was_set_back(tmp_pat
     settings = timer_settings(tmp_path)
 
     async def master(peer: Peer) -> None:
-        await send_at(peer, START_MS + 100, b"first")
-        clock.advance(3_600_000)
-        await rounds(peer)
-        clock.set_wall_ms(START_MS + 120_000)
+        await deliver_and_set_back(peer, clock, 120_000)
         await send_at(peer, START_MS + 125_000, b"second")
         await rounds(peer)
         assert await bodies(peer) == [b"first"]
 
     async def promoted(peer: Peer) -> None:
-        clock.set_wall_ms(START_MS + 124_999)
-        await rounds(peer)
-        assert await bodies(peer) == [b"first"]
-        clock.set_wall_ms(START_MS + 125_000)
-        await rounds(peer)
-        assert await bodies(peer) == [b"first", b"second"]
+        assert await bodies_at(peer, clock, 124_999) == [b"first"]
+        assert await bodies_at(peer, clock, 125_000) == [b"first", b"second"]
 
     with_broker(master, settings, clock)
     become_slave(settings.store_root)
@@ -96,21 +104,14 @@ def test_second_change_of_the_master_after_a_clock_was_set_back_loses_no_timer(t
     settings = timer_settings(tmp_path)
 
     async def first(peer: Peer) -> None:
-        await send_at(peer, START_MS + 100, b"first")
-        clock.advance(3_600_000)
-        await rounds(peer)
-        clock.set_wall_ms(START_MS + 120_000)
+        await deliver_and_set_back(peer, clock, 120_000)
         for delay_ms, body in ((125_000, b"second"), (130_000, b"third"), (140_000, b"fourth")):
             await send_at(peer, START_MS + delay_ms, body)
         await rounds(peer)
 
     async def next_one(peer: Peer, until_ms: int, expected: set[bytes]) -> None:
-        clock.set_wall_ms(START_MS + until_ms - 1)
-        await rounds(peer)
-        assert set(await bodies(peer)) < expected
-        clock.set_wall_ms(START_MS + until_ms)
-        await rounds(peer)
-        assert set(await bodies(peer)) == expected
+        assert set(await bodies_at(peer, clock, until_ms - 1)) < expected
+        assert set(await bodies_at(peer, clock, until_ms)) == expected
 
     with_broker(first, settings, clock)
     for until_ms, expected in (
@@ -207,19 +208,14 @@ def test_clock_that_is_set_back_before_a_restart_delays_no_message(tmp_path: Pat
     settings = timer_settings(tmp_path)
 
     async def before(peer: Peer) -> None:
-        await send_at(peer, START_MS + 100, b"first")
-        clock.advance(3_600_000)
-        await rounds(peer)
-        clock.set_wall_ms(START_MS)
+        await deliver_and_set_back(peer, clock, 0)
         await send_at(peer, START_MS + 2_500, b"second")
         await rounds(peer)
 
     async def after(peer: Peer) -> None:
         await send_at(peer, START_MS + 3_500, b"third")
         for elapsed_ms, expected in ((2_499, 1), (2_500, 2), (3_499, 2), (3_500, 3)):
-            clock.set_wall_ms(START_MS + elapsed_ms)
-            await rounds(peer)
-            assert len(await bodies(peer)) == expected, elapsed_ms
+            assert len(await bodies_at(peer, clock, elapsed_ms)) == expected, elapsed_ms
         assert pending(peer) == 0
 
     async def at_last(peer: Peer) -> None:
@@ -258,9 +254,7 @@ def test_kill_between_any_two_appends_loses_no_timer(
         async def restarted(peer: Peer, count: int = count) -> None:
             await rounds(peer)
             found = [int(body) for body in await bodies(peer)]
-            clock.set_wall_ms(START_MS + 10_000)
-            await rounds(peer)
-            later = [int(body) for body in await bodies(peer)][len(found) :]
+            later = [int(body) for body in await bodies_at(peer, clock, 10_000)][len(found) :]
             assert set(sent[:count]) <= {*found, *later}
             assert pending(peer) == 0
 
