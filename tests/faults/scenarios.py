@@ -23,6 +23,7 @@ from store.store_errors import StoreError
 from store.store_settings import StoreSettings
 from tests.checkers import Operation, Recorder
 from tests.faults.steps import Steps
+from tests.store.checkpoints import make_checkpoint
 from tests.store.conftest import OWNER, SMALL, a_draft
 
 SETTINGS: dict[str, Any] = {**SMALL, "flush": "sync", "checkpoint_interval_ms": 3_600_000}
@@ -236,7 +237,7 @@ def clean(root: Path, steps: Steps) -> None:
     for _ in range(6):
         writer.send(padding=1000)
     writer.settle()
-    store.truncate_to(store.positions.written)  # makes a checkpoint of everything
+    make_checkpoint(store)
     steps.arm()
     store.retention.delete_expired()
     for _ in range(12):

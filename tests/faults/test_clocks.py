@@ -21,6 +21,7 @@ from tests.conftest import ClockAtRest
 from tests.eventually import NEVER_S
 from tests.faults.aftermath import check_store
 from tests.faults.scenarios import TOPIC, TickingClock, Writer, open_store
+from tests.store.checkpoints import make_checkpoint
 
 pytestmark = [pytest.mark.faults]
 
@@ -160,7 +161,7 @@ def test_retention_after_a_jump_keeps_files_that_expire_in_over_an_hour(tmp_path
     for _ in range(6):
         writer.send(padding=3000)
     writer.settle()
-    store.truncate_to(store.positions.written)  # makes a checkpoint
+    make_checkpoint(store)
     files = sorted((store.root / "commitlog").iterdir())
     for path in files:
         changed_s = (clock.wall_ms() - 5 * HOUR_MS // 2) / 1000

@@ -7,6 +7,7 @@ import shutil
 
 import pytest
 
+from tests.store.checkpoints import make_checkpoint
 from tests.store.commitlog.test_holes import damage, messages
 
 LOST = range(40, 60)
@@ -52,7 +53,7 @@ def test_retention_before_a_gap_keeps_the_messages_before_the_gap(gapped, stores
     for path in (store.root / "commitlog").iterdir():
         is_old = path.name == f"{0:020d}"
         os.utime(path, (0, 0) if is_old else (clock.wall_ms() // 1000 + 10**6,) * 2)
-    store.truncate_to(store.positions.written)  # makes a checkpoint
+    make_checkpoint(store)
     store.retention.delete_expired()
     for _ in range(12):
         store.advance()
@@ -104,7 +105,7 @@ def test_queue_truncated_to_its_beginning_keeps_its_next_offset(stores, draft, d
     for number in range(100):
         store.append(draft(b"%02d" % number * 150))
     drain(store)
-    store.truncate_to(store.positions.written)  # makes a checkpoint
+    make_checkpoint(store)
     for path in (store.root / "commitlog").iterdir():
         os.utime(path, (0, 0))
     store.retention.delete_expired()

@@ -19,6 +19,7 @@ from store.consumequeue.consume_queue import ConsumeQueue
 from store.index.index_file import IndexFile, IndexSnapshot
 from store.store_errors import StoreError
 from store.upkeep import checkpoints
+from tests.store.checkpoints import make_checkpoint
 
 
 def fill(store, draft, count: int, queues: int = 3, start: int = 0) -> None:
@@ -109,7 +110,7 @@ def test_change_with_the_mtime_of_the_checkpoint_is_detected(stores, draft, drai
 
 def test_units_after_the_checkpoint_are_dispatched_again_after_a_kill(stores, draft, drain):
     store = store_with_old_files(stores, draft, drain, 100)
-    store.truncate_to(store.positions.written)  # makes a checkpoint
+    make_checkpoint(store)
     mtimes = {path: path.stat().st_mtime_ns for path in (store.root / "consumequeue").rglob("0*")}
     fill(store, draft, 20, start=100)
     drain(store)
@@ -199,7 +200,7 @@ def test_index_file_changed_since_the_checkpoint_is_repaired(stores, draft, drai
 
 def test_start_after_a_kill_checks_only_the_last_index_file(stores, draft, drain, index_files_checked):
     store = store_with_index(stores, draft, drain)
-    store.truncate_to(store.positions.written)  # makes a checkpoint
+    make_checkpoint(store)
     for number in range(100, 110):
         store.append(draft(b"%d" % number, keys=f"k{number}", uniq=f"U{number}"))
     names = sorted(path.name for path in (store.root / "index").iterdir())

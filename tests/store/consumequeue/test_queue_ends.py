@@ -18,6 +18,7 @@ from store.message.record import RecordDraft
 from store.message_store import MessageStore
 from store.tools.rebuild import rebuild
 from store.tools.verify import verify
+from tests.store.checkpoints import make_checkpoint
 from tests.store.tools.test_rebuild import killed_at
 
 OLD = [pytest.param(27, id="inside a file"), pytest.param(40, id="at the beginning of a file")]
@@ -46,7 +47,7 @@ def store_without_old_files(stores, draft, drain, name: str, count: int) -> Mess
     while store.positions.written < 3 * store.settings.commit_log_file_bytes:
         store.append(draft(bytes(700), topic="Other"))
     drain(store)
-    store.truncate_to(store.positions.written)  # makes a checkpoint
+    make_checkpoint(store)
     offset = 2 * store.settings.commit_log_file_bytes
     store.retention.delete_before(offset)
     for _ in range(2):

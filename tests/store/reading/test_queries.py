@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from store.commitlog.commit_log import CommitLog
 from store.message.record import decode_record
 from store.message.sys_flag import BORN_HOST_V6
+from tests.store.checkpoints import make_checkpoint
 
 # Files of 4 units and 4 keys, so that searches cross file boundaries.
 TINY_FILES = {"consume_queue_file_bytes": 80, "index_entries": 5}
@@ -84,7 +85,7 @@ def test_offset_by_timestamp_never_returns_deleted_messages(stores, clock, draft
     store = stores.open(file_reserved_time_h=0, **TINY_FILES)
     times = put_at_steps(store, clock, draft, "Topic", [0] * 3 + [10] * 40, body=[b"x" * 600] * 43)
     drain(store)
-    store.truncate_to(store.positions.written)  # makes a checkpoint
+    make_checkpoint(store)
     for path in (store.root / "commitlog").iterdir():
         os.utime(path, (0, 0))
     store.retention.delete_expired()

@@ -14,6 +14,7 @@ from store.tools.info import store_info
 from store.tools.rebuild import rebuild
 from store.tools.reindex.run import reindex
 from store.tools.verify import verify
+from tests.store.checkpoints import make_checkpoint
 
 
 class Reported:
@@ -65,7 +66,7 @@ def test_recovery_dispatches_to_the_confirmed_bound(stores, draft, read_all, par
 
 def test_killed_replica_keeps_its_confirmed_bound(stores, partly_confirmed):
     confirmed = partly_confirmed.positions.confirmed
-    partly_confirmed.truncate_to(partly_confirmed.positions.written)  # makes a checkpoint
+    make_checkpoint(partly_confirmed)
     stores.kill(partly_confirmed, "killed")
     again = stores.open("killed", confirm=Reported())
     assert (again.positions.dispatched, again.max_offset("Topic", 0)) == (confirmed, 2)

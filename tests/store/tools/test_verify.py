@@ -22,6 +22,7 @@ from store.store_settings import StoreSettings
 from store.tools.rebuild import rebuild
 from store.tools.verify import Report, verify
 from tests.conftest import ClockAtRest
+from tests.store.checkpoints import make_checkpoint
 from tests.store.conftest import OWNER, SMALL, a_draft
 
 LOG = f"commitlog/{0:020d}"
@@ -146,7 +147,7 @@ def test_store_with_expired_files_is_valid(stores, clock, drain):
     store = stores.open()
     fill(store, clock, 200)
     drain(store)
-    store.truncate_to(store.positions.written)  # makes a checkpoint
+    make_checkpoint(store)
     for path in sorted((store.root / "commitlog").iterdir())[:2]:
         os.utime(path, (0, 0))
     store.retention.delete_expired()

@@ -21,6 +21,7 @@ from store.store_errors import StoreError
 from store.store_settings import StoreSettings
 from store.upkeep.retention import Round, files_to_delete, is_time_to_delete
 from store.upkeep.stale_queues import StaleQueues
+from tests.store.checkpoints import make_checkpoint
 from tests.store.stepped import StepByStep
 
 BODY = b"x" * 3000  # two records fill a log file of 8 KiB
@@ -60,7 +61,7 @@ def aged(stores, draft, drain, clock, disk):
         for number in range(11):
             store.append(draft(BODY, uniq=f"id-{number}", keys=f"key-{number}"))
         drain(store)
-        store.truncate_to(store.positions.written)  # makes a checkpoint
+        make_checkpoint(store)
         directories = settings.get("commit_log_paths", ("commitlog",))
         paths = [path for name in directories for path in (store.root / name).iterdir()]
         paths.sort(key=lambda path: path.name)
@@ -295,7 +296,7 @@ def test_deleted_log_files_are_removed_from_queues_and_index(stores, draft, drai
     for number in range(20):
         store.append(draft(BODY, queue_id=number % 2, keys=f"key-{number}"))
     drain(store)
-    store.truncate_to(store.positions.written)  # makes a checkpoint
+    make_checkpoint(store)
     disk.percent = 76
     clock.set_wall_ms(2 * clock.wall_ms())
     one_round(store, clock)
@@ -369,7 +370,7 @@ def test_clean_expired_queues_removes_queues_without_messages(stores, draft, dra
     for _ in range(4):
         store.append(draft(BODY))
     drain(store)
-    store.truncate_to(store.positions.written)  # makes a checkpoint
+    make_checkpoint(store)
     disk.percent = 76
     clock.set_wall_ms(2 * clock.wall_ms())
     one_round(store, clock)
@@ -444,7 +445,7 @@ def test_power_loss_that_undoes_a_deletion_loses_no_message(aged, stores, clock,
     """Unlinks are not synced, so after a power loss any directory may be in its earlier state."""
     small = {"index_entries": 5, "consume_queue_file_bytes": 80}
     store = aged(file_reserved_time_h=3, **small)
-    store.truncate_to(store.positions.written)  # makes a checkpoint
+    make_checkpoint(store)
     before = stores.kill(store, "before")
     disk.percent = 76
     one_round(store, clock)
