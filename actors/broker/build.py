@@ -368,7 +368,13 @@ def _admin_rows(parts: BrokerParts, capabilities: Sequence[Capability]) -> Itera
     return (
         *TopicAdmin(tables, stats, removal.remove, wake, parts.registration.when_registered).rows(),
         *GroupAdmin(tables, stats).rows(),
-        *Cleaning(store, tables, removal.remove, keeps_queues=parts.settings.replication == RAFT).rows(),
+        *Cleaning(
+            store,
+            tables,
+            removal.remove,
+            lambda: parts.role.role,
+            keeps_queues=parts.settings.replication == RAFT,
+        ).rows(),
         *OffsetAdmin(identity.name, store, reads, tables, clients, wake, may_read).rows(),
         *ProgressRequests(identity, loop, tables, clients, clock, permits).rows(),
         *ClientAdmin(identity.name, clients, store, reads, clock, may_read, permits).rows(),

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable
 
 from actors.broker.metadata.tables import BrokerTables
+from actors.broker.role import Role
 from actors.remoting.codes import RequestCode, ResponseCode
 from actors.remoting.command import RemotingCommand
 from actors.remoting.remoting_errors import Refused
@@ -28,6 +29,7 @@ class Cleaning:
         store: MessageStore,
         tables: BrokerTables,
         remove_queues: Callable[[str], Awaitable[None]],
+        role: Callable[[], Role],
         *,
         keeps_queues: bool = False,
     ) -> None:
@@ -37,6 +39,7 @@ class Cleaning:
             store: the broker's store.
             tables: the broker's topics and committed offsets.
             remove_queues: removes all queues of a topic, or raises Refused.
+            role: returns the broker's role.
             keeps_queues: True for a replica of a Raft group, which has no expired queue of its own to remove:
                 the queue would begin at offset 0 again on this replica only.
         """
@@ -44,6 +47,7 @@ class Cleaning:
         self._topics = tables.topics
         self._offsets = tables.offsets
         self._remove_queues = remove_queues
+        self._role = role
         self._keeps_queues = keeps_queues
 
     def rows(self) -> Iterable[RequestRow]:
@@ -56,7 +60,7 @@ class Cleaning:
             RequestRow(
                 code.CLEAN_EXPIRED_CONSUMEQUEUE, self.clean_expired, None, delete, on_slave=OnSlave.SERVED
             ),
-            RequestRow(code.CLEAN_UNUSED_TOPIC, self.clean_unused, None, delete),
+            RequestRow(code.CLEAN_UNUSED_TOPIC, self.clean_unused, None, delete, on_slave=OnSlave.SERVED),
         )
 
     def delete_expired(self, context: RequestContext) -> RemotingCommand:
@@ -74,9 +78,19 @@ class Cleaning:
         """
         context.spawn(_respond(self._clean_expired_queues()))
 
-    def clean_unused(self, context: RequestContext) -> None:
-        """Handle CLEAN_UNUSED_TOPIC: remove the queues of topics that do not exist."""
+    def clean_unused(self, context: RequestContext) -> RemotingCommand | None:
+        """Handle CLEAN_UNUSED_TOPIC: remove the queues of topics that do not exist.
+
+        mqadmin sends it to slaves, too (`-c`). A slave may not know a new topic yet, and removes the queues
+        of a topic when its master deletes it, so it does nothing.
+        """
+        role = self._role()
+        if role is Role.SLAVE:
+            return RemotingCommand.response(remark="a slave removes queues when its master deletes a topic")
+        if role is Role.FENCED:
+            raise Refused(ResponseCode.SERVICE_NOT_AVAILABLE, "a fenced broker removes no queues")
         context.spawn(_respond(self._clean_unused_topics()))
+        return None
 
     async def _clean_expired_queues(self) -> None:
         """Remove expired queues, except those of system topics, and their committed offsets. Raises OSError.

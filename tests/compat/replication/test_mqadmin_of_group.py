@@ -32,7 +32,6 @@ REFUSED_BY_FOLLOWERS = (
     "updateSubGroup -b {follower} -g at-follower",
     "deleteSubGroup -b {follower} -g CG",
     "setConsumeMode -b {follower} -t T -g CG -m POP -q 0",
-    "cleanUnusedTopic -b {follower}",
 )
 PREPARED = (
     "updateTopic -b {leader} -t kept -r 3 -w 3",
@@ -49,6 +48,7 @@ CHANGED = (
     "deleteTopic -c DefaultCluster -t doomed",
     "deleteSubGroup -c DefaultCluster -g doomed -r true",
     "setConsumeMode -c DefaultCluster -t T -g CG -m PULL -q 0",
+    "cleanUnusedTopic -c DefaultCluster",
 )
 CHANGED_AGAIN = (
     "updateAcl -b {follower} -s User:at-leader -r Topic:T -a Sub -d Deny",

@@ -16,6 +16,7 @@ from actors.remoting.headers import CreateTopicHeader
 from actors.remoting.remoting_errors import Refused
 from actors.remoting.request import Cost, OnSlave, RequestContext, RequestRow
 from tests.actors.broker.brokers import Peer, registered_broker, run, settings_of, slave_of, with_broker
+from tests.eventually import eventually_async
 
 MASTER = "10.0.0.1:10911"
 BUSY = {
@@ -39,7 +40,6 @@ REFUSED = {
     RequestCode.SET_MESSAGE_REQUEST_MODE,
     RequestCode.INVOKE_BROKER_TO_RESET_OFFSET,
     RequestCode.CLONE_GROUP_OFFSET,
-    RequestCode.CLEAN_UNUSED_TOPIC,
     RequestCode.LOCK_BATCH_MQ,
     RequestCode.UNLOCK_BATCH_MQ,
     *TO_ALL_REPLICAS,
@@ -157,7 +157,26 @@ def test_broker_config_reports_role_and_id_in_rocketmqs_terms(tmp_path: Path) ->
 def test_remark_names_the_registered_master(tmp_path: Path) -> None:
     async def story() -> None:
         async with registered_broker(tmp_path) as (_, master), slave_of(master, tmp_path) as slave:
-            refused = await slave.ask(RequestCode.CLEAN_UNUSED_TOPIC)
+            refused = await slave.ask(RequestCode.LOCK_BATCH_MQ, body=b"{}")
             assert f"send it to the master of broker-a, {master.broker.address}" in (refused.remark or "")
 
     run(story)
+
+
+def test_slave_cleans_no_queue_of_a_topic_that_it_does_not_know(tmp_path: Path) -> None:
+    """mqadmin sends CLEAN_UNUSED_TOPIC to all brokers of a cluster; a slave may not know a new topic yet."""
+
+    async def story(peer: Peer) -> None:
+        graph = peer.broker.graph
+        await graph.role.become(Role.MASTER, 1)
+        assert (await peer.send("T")).code == 0
+        await eventually_async(lambda: ("T", 0) in graph.loop.store.queues())
+        graph.tables.topics.delete("T")
+        await graph.role.become(Role.SLAVE, 1)
+        assert (await peer.ask(RequestCode.CLEAN_UNUSED_TOPIC)).code == ResponseCode.SUCCESS
+        assert ("T", 0) in graph.loop.store.queues()
+        await graph.role.become(Role.FENCED, 1)
+        refused = await peer.ask(RequestCode.CLEAN_UNUSED_TOPIC)
+        assert refused.code == ResponseCode.SERVICE_NOT_AVAILABLE
+
+    with_broker(story, settings_of(tmp_path, role="slave"))
