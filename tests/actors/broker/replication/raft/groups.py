@@ -170,6 +170,7 @@ class Group:
         self.peers[replica] = self.peer_of(broker)
 
     async def _restart(self, replica: int) -> None:
+        await eventually_async(lambda: replica in self.peers)  # it may restart itself while it starts
         await self.stop(replica)
         await self.start(replica)
 

@@ -70,12 +70,15 @@ async def eventually_stored(group: Group, replica: int, wanted: list[bytes]) -> 
 
 @pytest.mark.parametrize("kind", ["delay", "timer"])
 def test_due_messages_are_delivered_once_by_the_next_leader(tmp_path: Path, kind: str) -> None:
+    """Also twice if an unplanned election comes first, or if the first leader has time to deliver all."""
+
     def due_in(level: int) -> tuple[str, int]:
         due_ms = int(time.time() * 1000) + {1: 1_000, 2: 5_000}[level]
         return (f"DELAY\x01{level}\x02" if kind == "delay" else f"TIMER_DELIVER_MS\x01{due_ms}\x02"), due_ms
 
     async def story(group: Group) -> None:
         first = await group.send(b"marks the leader")
+        term = group.figure(first, "raft_term")
         properties, due_ms = due_in(1)
         await send(group, b"before", properties)
         await eventually_stored(group, first, [b"before"])
@@ -84,11 +87,15 @@ def test_due_messages_are_delivered_once_by_the_next_leader(tmp_path: Path, kind
             return found == kind and (value >= 1 if kind == "delay" else value[0] > due_ms)
 
         await until_saved(group, is_delivered)
-        properties, _ = due_in(2)
+        properties, due_ms = due_in(2)
         await send(group, b"after", properties)
         others = await lose_leader(group)
+        terms = {group.figure(each, "raft_term") for each in others}
+        is_planned = terms == {term} and time.time() * 1000 < due_ms
         second = await group.send(b"marks the leader", others)
-        assert await eventually_stored(group, second, [b"before", b"after"]) == [b"before", b"after"]
+        found = await eventually_stored(group, second, [b"before", b"after"])
+        assert set(found) == {b"before", b"after"}
+        assert len(found) == 2 or not is_planned, found
 
     run_with_group(tmp_path, story)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -40,22 +41,36 @@ def confirmed(group: Group, replica: int) -> bytes:
     return data
 
 
+async def request_deletion(group: Group, offset: int) -> None:
+    """Let the replicas that run delete their log files before `offset` within their next rounds."""
+    for replica, peer in group.peers.items():
+        for path in (group.root(replica) / "commitlog").iterdir():
+            if path.name.isdigit() and int(path.name) + FILE_BYTES <= offset:
+                with suppress(FileNotFoundError):  # deleted by a round
+                    os.utime(path, (0, 0))
+        response = await peer.ask(RequestCode.DELETE_EXPIRED_COMMITLOG)
+        assert response.code == ResponseCode.SUCCESS
+
+
 async def delete_files(group: Group, offset: int, caplog: pytest.LogCaptureFixture | None = None) -> None:
     """Let the replicas that run delete their log files before `offset`.
 
-    The leader keeps them for the replica that is stopped; then as if that was an hour ago.
+    The leader keeps them for the replica that is stopped; then as if that was an hour ago. A request is
+    valid for 20 rounds, of 10 ms each, and a replica may not have written all files yet: it is repeated.
     """
-    for replica in group.peers:
-        for path in (group.root(replica) / "commitlog").iterdir():
-            if path.name.isdigit() and int(path.name) + FILE_BYTES <= offset:
-                os.utime(path, (0, 0))
-        response = await group.peers[replica].ask(RequestCode.DELETE_EXPIRED_COMMITLOG)
-        assert response.code == ResponseCode.SUCCESS
-    if caplog is not None:
-        await eventually_async(lambda: "log_files_kept_for_replicas" in caplog.text)
+
+    async def are_kept() -> bool:
+        await request_deletion(group, offset)
+        return caplog is None or "log_files_kept_for_replicas" in caplog.text
+
+    async def are_deleted() -> bool:
+        await request_deletion(group, offset)
+        return all(group.log_begin(each) == offset for each in group.peers)
+
+    await eventually_async(are_kept)
     for peer in group.peers.values():
         peer.broker.graph.loop.store.retention.keep_from(lambda: None)
-    await eventually_async(lambda: all(group.log_begin(each) == offset for each in group.peers))
+    await eventually_async(are_deleted)
 
 
 async def served(group: Group, replica: int) -> list[bytes]:
