@@ -28,8 +28,6 @@ from store.message.properties import MessageConst
 from store.store_errors import MessageInvalid
 
 START_OFFSETS: Final = "startOffsetInfo"
-MESSAGE_OFFSETS: Final = "msgOffsetInfo"
-ORDER_COUNTS: Final = "orderCountInfo"
 
 INIT_MAX: Final = 1
 """`initMode`: a new group begins at the end of the queues; 0: at their beginning."""
@@ -152,12 +150,12 @@ def start_offset_info(queues: Iterable[ClaimedQueue]) -> str:
 
 
 def message_offset_info(queues: Iterable[ClaimedQueue]) -> str:
-    """Return the field MESSAGE_OFFSETS."""
+    """Return the field `msgOffsetInfo`."""
     return ";".join(f"{each.kind} {each.queue_id} {','.join(map(str, each.offsets))}" for each in queues)
 
 
 def order_count_info(queue: ClaimedQueue, counts: Mapping[int, int]) -> str:
-    """Return the entries of ORDER_COUNTS for one queue.
+    """Return the entries of `orderCountInfo` for one queue.
 
     `counts` has the number of earlier deliveries by offset, without those that are 0. The last entry, for old
     clients, has the smallest number.
@@ -200,15 +198,6 @@ def popped_messages(ext: Mapping[str, str], body: Buffer, broker_name: str) -> l
         )
         message.properties[MessageConst.POP_CK] = receipt.encode()
     return messages
-
-
-def parse_message_offsets(text: str) -> dict[tuple[str, int], list[int]]:
-    """Return the offsets in the field MESSAGE_OFFSETS, by kind and queue id. Raises ValueError."""
-    found: dict[tuple[str, int], list[int]] = {}
-    for entry in filter(None, text.split(";")):
-        kind, queue_id, offsets = entry.split(" ")
-        found[kind, int(queue_id)] = [int(offset) for offset in offsets.split(",")]
-    return found
 
 
 def read_receipt(text: str) -> Receipt:

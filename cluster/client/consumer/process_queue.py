@@ -44,11 +44,6 @@ class ProcessQueue:
         """Return the number of offsets from the first unfinished message to the last fetched one."""
         return self.fetched_to - self._finished_to
 
-    @property
-    def unfinished_portions(self) -> int:
-        """Return the number of portions that were taken and are not finished."""
-        return sum(not portion.is_finished for portion in self._portions)
-
     def arrived(self, next_offset: int, count: int, size_bytes: int) -> None:
         """Add `count` fetched messages of `size_bytes` bytes in total; the next fetch is at `next_offset`."""
         self.fetched_to = max(self.fetched_to, next_offset)

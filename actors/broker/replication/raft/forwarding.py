@@ -82,8 +82,6 @@ class Forwarder:
         self._handle = handle
         self._until_ms = 0
         self._waiting_bytes = 0
-        self.forwarded = 0
-        """Number of requests that were forwarded."""
 
     def begin(self, window_ms: int) -> None:
         """Forward requests for this time, beginning now."""
@@ -125,7 +123,6 @@ class Forwarder:
         while not self._accepts_sends():
             response = await self._attempt(context)
             if response is not None and response.code != ResponseCode.SERVICE_NOT_AVAILABLE:
-                self.forwarded += 1
                 return response
             if self._now_ms() >= deadline_ms:
                 if response is not None:

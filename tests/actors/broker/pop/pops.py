@@ -9,7 +9,6 @@ from actors.remoting.bodies.pops import (
     AckMessageHeader,
     ChangeInvisibleTimeHeader,
     PopMessageHeader,
-    parse_message_offsets,
     parse_start_offsets,
 )
 from actors.remoting.codes import RequestCode
@@ -52,6 +51,15 @@ async def pop_response(peer: Peer, topic: str = "T", **fields: Any) -> RemotingC
     }
     header = PopMessageHeader(fields.pop("group", GROUP), topic, **(defaults | fields))
     return await peer.ask(RequestCode.POP_MESSAGE, header.to_ext())
+
+
+def parse_message_offsets(text: str) -> dict[tuple[str, int], list[int]]:
+    """Return the offsets in the field `msgOffsetInfo`, by kind and queue id."""
+    found: dict[tuple[str, int], list[int]] = {}
+    for entry in filter(None, text.split(";")):
+        kind, queue_id, offsets = entry.split(" ")
+        found[kind, int(queue_id)] = [int(offset) for offset in offsets.split(",")]
+    return found
 
 
 def popped(response: RemotingCommand) -> list[Popped]:

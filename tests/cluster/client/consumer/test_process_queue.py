@@ -17,10 +17,10 @@ def test_unfinished_portion_blocks_commit_offset() -> None:
     first, second = queue.take(100, 110, 10, 1000), queue.take(110, 120, 10, 1000)
     queue.finish(second)
     assert queue.commit_offset == 100
-    assert (queue.cached_messages, queue.cached_bytes, queue.unfinished_portions) == (10, 1000, 1)
+    assert (queue.cached_messages, queue.cached_bytes) == (10, 1000)
     queue.finish(first)
     assert queue.commit_offset == 120
-    assert (queue.cached_messages, queue.cached_bytes, queue.unfinished_portions) == (0, 0, 0)
+    assert (queue.cached_messages, queue.cached_bytes) == (0, 0)
 
 
 def test_repeated_finish_and_late_arrival_change_nothing() -> None:
