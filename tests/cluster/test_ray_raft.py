@@ -16,6 +16,7 @@ import pytest
 from cluster.client import PullConsumer
 from store.tools.verify import verify
 from tests.checkers import Recorder, assert_consistent
+from tests.cluster.jumping_clocks import JumpingClocks
 from tests.cluster.ray_storm import RayStorm
 from tests.cluster.replica_group import Group, send_all, stopping_ray
 from tests.eventually import NEVER_S, eventually
@@ -161,13 +162,15 @@ def test_kills_and_pauses_of_replicas_under_load_lose_nothing(
 
 @pytest.mark.flaky(reruns=0)
 @pytest.mark.timeout(DURATION_S + NEVER_S)
-def test_storm_of_kills_and_pauses_loses_and_reorders_nothing(
+def test_storm_of_faults_on_ray_loses_and_reorders_nothing(
     group: Group, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """As `tests/faults/raft/test_storm_of_group.py`, without clock jumps, for a fifth of the time."""
+    """As `tests/faults/raft/test_storm_of_group.py`, and with lost disks, for a fifth of the time."""
+    clocks = JumpingClocks(group.home / "clocks")
+    group.environment |= clocks.environment
     group.run("up")
     seed, recorder = print_seed(), Recorder(group.home / "history")
-    with RayStorm(group, recorder, random.Random(seed)) as storm:
+    with RayStorm(group, clocks, recorder, random.Random(seed)) as storm:
         run_storm(storm, recorder, seed, lambda: storm.rage(DURATION_S / 5))
     with capsys.disabled():
         for name, outages_s in storm.outages_s.items():
