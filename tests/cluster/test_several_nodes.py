@@ -1,11 +1,12 @@
-"""A cluster on two Ray nodes: actors and reads run on the node with their store, and a lost node rejoins.
+"""A cluster on several Ray nodes: actors and reads run on the node with their store, and a lost node rejoins.
 
-Both nodes are raylets on this machine; the second has a different IP address and machine id.
+The nodes are raylets on this machine; each has a different IP address and machine id.
 """
 
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -34,6 +35,7 @@ from store.ownership.machine import MACHINE_ENV
 from tests.cluster.conftest import COMMIT_LOG_FILE_BYTES, REPO, RayMQ
 from tests.cluster.ray_helpers import ensure_up
 from tests.eventually import LIMIT_S, eventually
+from tests.ports import free_port
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow]
 
@@ -41,29 +43,33 @@ BROKERS = ("x", "y")
 COUNT = 2_000
 SECOND_IP = "127.0.0.2"
 RESOURCE = "disk-y"
+THIRD_IP = "127.0.0.3"
+THIRD_RESOURCE = "disk-z"
 
 
-class SecondNode:
+class OtherNode:
     """Raylet that joins the Ray of the session. It carries the mark of the head and is stopped with it."""
 
-    def __init__(self, raymq: RayMQ) -> None:
+    def __init__(self, raymq: RayMQ, ip: str, resource: str, first_port: int) -> None:
         record = read_record(raymq.home)
         assert record is not None
+        self._ip, self._resource, self._first_port = ip, resource, first_port
         self._address = record.address
         self._environment = {
             **ray_environment(os.environ),
             MARK_ENV: record.mark,
-            MACHINE_ENV: "second",
+            MACHINE_ENV: ip,
         }
 
     def start(self) -> None:
         command = [sys.executable, "-m", "ray.scripts.scripts", "start", f"--address={self._address}"]
         command += [
-            f"--node-ip-address={SECOND_IP}",
-            f'--resources={{"{RESOURCE}": 1, "java": 1}}',
+            f"--node-ip-address={self._ip}",
+            f'--resources={{"{self._resource}": 1, "java": 1}}',
             "--num-cpus=1",
         ]
-        command += ["--object-store-memory=80000000", "--min-worker-port=30000", "--max-worker-port=31000"]
+        command += ["--object-store-memory=80000000", f"--min-worker-port={self._first_port}"]
+        command += [f"--max-worker-port={self._first_port + 1000}"]
         command += [f"--dashboard-agent-listen-port={ANY_PORT}"]
 
         def has_started() -> bool:
@@ -72,11 +78,15 @@ class SecondNode:
                 self.lose()
             return done.returncode == 0
 
-        eventually(has_started, "the start of the second node", within_s=180)
-        eventually(lambda: len(ray_port.nodes()) == 2, "two nodes")
+        eventually(has_started, "the start of the node", within_s=180)
+        eventually(lambda: self.is_up, "the node")
+
+    @property
+    def is_up(self) -> bool:
+        return any(node.ip == self._ip for node in ray_port.nodes())
 
     def raylets(self) -> list[psutil.Process]:
-        mark = f"node_ip_address={SECOND_IP}"
+        mark = f"node_ip_address={self._ip}"
         return [
             process
             for process in psutil.process_iter(["name", "cmdline"])
@@ -92,7 +102,7 @@ class SecondNode:
     def leave(self) -> None:
         for raylet in self.raylets():
             raylet.terminate()
-        eventually(lambda: len(ray_port.nodes()) == 1, "one node")
+        eventually(lambda: not self.is_up, "the end of the node")
 
 
 @dataclass(frozen=True)
@@ -100,7 +110,7 @@ class Multi:
     """Cluster with broker x on the head node and broker y on the second node."""
 
     file: Path
-    node: SecondNode
+    node: OtherNode
     host: str
 
     @property
@@ -140,7 +150,7 @@ def multi(raymq: RayMQ, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mu
     assert record is not None
     home = tmp_path_factory.mktemp("multi-home")
     write_topology(home / "multi.yaml", record.address, host)
-    node = SecondNode(raymq)
+    node = OtherNode(raymq, SECOND_IP, RESOURCE, 30_000)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RAYMQ_HOME", str(home))
         node.start()
@@ -148,7 +158,7 @@ def multi(raymq: RayMQ, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mu
             launch.up(home / "multi.yaml")
             yield Multi(home / "multi.yaml", node, host)
         finally:
-            if len(ray_port.nodes()) == 1:
+            if not node.is_up:
                 node.start()
             launch.down(load_topology(home / "multi.yaml"))
             node.leave()
@@ -361,3 +371,90 @@ def test_promotion_after_the_node_of_the_master_is_lost(multi: Multi, group: Pat
         for name in ("z-0", "z-1")
     ]
     assert logs[0] == logs[1]
+
+
+@pytest.fixture
+def raft(multi: Multi, raymq: RayMQ, tmp_path: Path) -> Iterator[tuple[Path, OtherNode]]:
+    """Yield the topology file of a Raft group whose replicas have a node each, and the third node."""
+    content = {
+        "cluster": "Raft", "namespace": "raft", "listen_host": multi.host, "insecure": True,
+        "ray": {"address": multi.topology.ray.address}, "route_refresh_ms": 0,
+        "broker_settings": {
+            "store": {"commit_log_file_bytes": COMMIT_LOG_FILE_BYTES, "flush": "sync"},
+            "register_interval_ms": 1000,
+        },
+        "nameservers": [{"listen_port": 0}],
+        "brokers": [{
+            "name": "z", "listen_port": free_port(0, 10, 20), "replicas": 3, "replication": "raft",
+            "resources": [f"node:{multi.host}", RESOURCE, THIRD_RESOURCE],
+        }],
+    }  # fmt: skip
+    file = tmp_path / "raft.yaml"
+    file.write_text(yaml.safe_dump(content))
+    third = OtherNode(raymq, THIRD_IP, THIRD_RESOURCE, 32_000)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RAYMQ_HOME", str(tmp_path))
+        third.start()
+        try:
+            launch.up(file)
+            yield file, third
+        finally:
+            launch.down(load_topology(file))
+            third.leave()
+
+
+@pytest.mark.extended
+def test_raft_group_continues_when_the_node_of_its_leader_is_lost(
+    multi: Multi, raft: tuple[Path, OtherNode], tmp_path: Path
+) -> None:
+    file, third = raft
+    (nameserver,) = launch.find_nameservers("raft")
+    limit_ms = int(LIMIT_S * 1000)
+    config = ProducerConfig(
+        group="P", send_timeout_ms=limit_ms, delivery_timeout_ms=limit_ms, route_refresh_ms=1000
+    )
+
+    def pid(actor: str) -> int:
+        return int(status_of(ActorName("raft", actor), LIMIT_S)["pid"])
+
+    def leader() -> str:
+        """Return the replica that leads; one on the head's node is killed, so that another one does."""
+        found = "".join(name for name, role in roles(file).items() if role.name == "leader")
+        if found == "z-0":
+            os.kill(pid(found), signal.SIGKILL)
+        return found.replace("z-0", "")
+
+    sent: list[bytes] = []
+    with Producer(nameserver, config=config) as producer, PullConsumer(nameserver, "G") as consumer:
+
+        def send() -> None:
+            for _ in range(100):
+                producer.send("T", b"%d" % len(sent))
+                sent.append(b"%d" % len(sent))
+
+        eventually(lambda: all(role.name != "failed" for role in roles(file).values()), "a group")
+        send()
+        lost = eventually(leader, "a leader on another node than the head's")
+        node, before = {"z-1": multi.node, "z-2": third}[lost], pid(lost)
+        node.lose()
+        send()
+        eventually(lambda: not node.is_up and not psutil.pid_exists(before), "the loss of the node")
+        send()
+        consumer.subscribe("T")
+        received: set[bytes] = set()
+
+        def has_all() -> bool:
+            received.update(message.body for message in consumer.poll(1000, 200))
+            return received >= set(sent)
+
+        eventually(has_all, "every acknowledged message")
+    node.start()
+    launch.up(file)
+    eventually(lambda: roles(file)[lost].lag_bytes == 0, "the replica on the lost node to follow")
+    launch.down(load_topology(file))
+    logs = [
+        b"".join(each.read_bytes() for each in sorted((tmp_path / "store" / name / "commitlog").glob("0*")))
+        for name in ("z-0", "z-1", "z-2")
+    ]
+    ends = [log.rstrip(b"\0") for log in logs]  # the leaders that were stopped one by one have more records
+    assert all(max(ends, key=len).startswith(end) for end in ends)
