@@ -103,6 +103,7 @@ class Retention:
         self._is_surveying = False
         self._due_ns = clock.monotonic_ns() + settings.clean_interval_ms * NS_PER_MS
         self._requested_rounds = 0
+        self._delete_to = 0
         self._chosen: list[int] = []
         self._drop_due_ns = 0
         self._in_use: list[RetiredFile] = []
@@ -126,8 +127,13 @@ class Retention:
 
     def delete_before(self, offset: int) -> None:
         """Delete the log files before CommitLog offset `offset` at any age, if they are dispatched."""
+        self._delete_to = offset
+        self._chosen = self._ordered_bases()
+
+    def _ordered_bases(self) -> list[int]:
+        """Return the files that `delete_before` ordered to delete, and that still exist."""
         file_bytes = self._parts.log.file_bytes
-        self._chosen = [base for base in self._removable_bases() if base + file_bytes <= offset]
+        return [base for base in self._removable_bases() if base + file_bytes <= self._delete_to]
 
     def clean_expired_queues(self, is_kept: Callable[[str], bool], limit: int) -> list[tuple[str, int]]:
         """Delete up to `limit` queues whose messages are all deleted, and return them as (topic, queue id).
@@ -264,7 +270,7 @@ class Retention:
         chosen = files_to_delete(
             settings, Round(self._clock.wall_ms(), pressure, excess_bytes, changed_ms, is_requested)
         )
-        self._chosen = self._without_needed(chosen, pressure)
+        self._chosen = self._ordered_bases() or self._without_needed(chosen, pressure)
 
     def _without_needed(self, chosen: list[int], pressure: Pressure) -> list[int]:
         """Return the files that no other replica needs; all of them if the disk is too full to wait."""

@@ -213,6 +213,13 @@ def test_delete_expired_deletes_expired_files_now(aged, clock):
     assert log_files(store)[0] == f"{8192:020d}"
 
 
+def test_round_does_not_end_the_deletion_of_files_before_an_offset(aged, clock):
+    store = aged()
+    store.retention.delete_before(4 * 8192)
+    one_round(store, clock)
+    assert log_files(store)[0] == f"{4 * 8192:020d}"
+
+
 def test_force_clean_deletes_only_as_many_files_as_needed(aged, clock, disk, read_all):
     store = aged(file_reserved_time_h=FOREVER_H)
     disk.percent = 86  # 1 % of a million bytes is two files
