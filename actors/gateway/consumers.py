@@ -14,7 +14,7 @@ from actors.gateway.callers import Caller
 from actors.gateway.groups import Group, Groups, group_name
 from actors.gateway.grpc.calls import Call
 from actors.gateway.grpc.status import CallFailed, StatusCode
-from actors.gateway.messages import message_of, refuse_lite
+from actors.gateway.messages import ID_CHARS_MAX, message_of, refuse_lite
 from actors.gateway.proto.definition_pb2 import (
     Assignment,
     Broker,
@@ -24,7 +24,6 @@ from actors.gateway.proto.definition_pb2 import (
     MessageQueue,
     Permission,
     Resource,
-    Status,
 )
 from actors.gateway.proto.service_pb2 import (
     AckMessageEntry,
@@ -41,7 +40,7 @@ from actors.gateway.proto.service_pb2 import (
     ReceiveMessageResponse,
 )
 from actors.gateway.receipts import INVISIBLE_MS, RENEWAL_MS_MAX, Handle, Renewal, Renewals
-from actors.gateway.statuses import RpcFailed, ok, status_of
+from actors.gateway.statuses import RpcFailed, check_length, ok, status_of, status_of_handle
 from actors.gateway.topics import Topics, topic_name
 from actors.remoting.bodies.pops import (
     INIT_MAX,
@@ -172,11 +171,12 @@ class Consumers:
             invisible_ms = request.invisible_duration.ToMilliseconds()
             if not 0 <= invisible_ms <= INVISIBLE_MS_MAX:
                 raise _illegal_invisible_time(invisible_ms)
-            handle = await self._renewals.take(caller, group, request.receipt_handle)
+            handle = await self._claimed(caller, group, request.receipt_handle)
             changed = await self._change(caller, group, topic, handle, max(invisible_ms, 1))
         except (RpcFailed, Refused, RemotingError) as error:
             return ChangeInvisibleDurationResponse(
-                status=_of_receipt(error), receipt_handle=request.receipt_handle
+                status=status_of_handle(error, Code.INVALID_RECEIPT_HANDLE),
+                receipt_handle=request.receipt_handle,
             )
         return ChangeInvisibleDurationResponse(status=ok(), receipt_handle=changed.encode())
 
@@ -186,15 +186,14 @@ class Consumers:
         """Handle ForwardMessageToDeadLetterQueue: copy the message there, then ack it."""
         refuse_lite(request)
         group, topic = group_name(request.group), topic_name(request.topic)
+        check_length(request.message_id, ID_CHARS_MAX, Code.ILLEGAL_MESSAGE_ID, "message id")
         handle = await self._renewals.take(caller, group, request.receipt_handle)
-        address = await self._address(topic, handle.receipt.broker_name)
-        header = ConsumerSendMsgBackHeader(
-            handle.commit_log_offset, group, _TO_DEAD_LETTERS, request.message_id, topic, False, 0
-        )
-        command = caller.request(RequestCode.CONSUMER_SEND_MSG_BACK, header)
-        await self._client.ask(address, command, self._timeout_ms)
-        await self._send_ack(caller, group, topic, handle)
-        return ForwardMessageToDeadLetterQueueResponse(status=ok())
+        try:
+            await self._move_to_dead_letters(caller, group, topic, handle, request.message_id)
+            status = ok()
+        except Refused as error:
+            status = status_of_handle(error, Code.INVALID_RECEIPT_HANDLE)
+        return ForwardMessageToDeadLetterQueueResponse(status=status)
 
     async def renew(self) -> None:
         """Extend the invisible time of the messages that push consumers work on."""
@@ -224,6 +223,7 @@ class Consumers:
 
     async def _pop(self, call: Call, caller: Caller, request: ReceiveMessageRequest) -> list[MessageExt]:
         group, name = group_name(request.group), topic_name(request.message_queue.topic)
+        check_length(request.attempt_id, ID_CHARS_MAX, Code.BAD_REQUEST, "attempt id")
         topic = await self._topics.get(name)
         settings = await self._groups.get(group, name)
         brokers = topic.masters
@@ -275,18 +275,24 @@ class Consumers:
         if message.reconsume_times <= settings.retry_max:
             return False
         handle = Handle(Receipt.decode(message.properties[MessageConst.POP_CK]), message.commit_log_offset)
-        address = await self._address(topic, handle.receipt.broker_name)
-        header = ConsumerSendMsgBackHeader(
-            handle.commit_log_offset, group, _TO_DEAD_LETTERS, message.msg_id, topic, False, 0
-        )
-        command = caller.request(RequestCode.CONSUMER_SEND_MSG_BACK, header)
         try:
-            await self._client.ask(address, command, self._timeout_ms)
-            await self._send_ack(caller, group, topic, handle)
+            await self._move_to_dead_letters(caller, group, topic, handle, message.msg_id)
         except (Refused, RemotingError) as error:
             _log.warning("dead_letter_failed", group=group, topic=topic, error=str(error))
             return False
         return True
+
+    async def _move_to_dead_letters(
+        self, caller: Caller, group: str, topic: str, handle: Handle, message_id: str
+    ) -> None:
+        """Copy a message to the dead letters, and ack it."""
+        address = await self._address(topic, handle.receipt.broker_name)
+        header = ConsumerSendMsgBackHeader(
+            handle.commit_log_offset, group, _TO_DEAD_LETTERS, message_id, topic, False, 0
+        )
+        command = caller.request(RequestCode.CONSUMER_SEND_MSG_BACK, header)
+        await self._client.ask(address, command, self._timeout_ms)
+        await self._send_ack(caller, group, topic, handle)
 
     def _deliver(self, caller: Caller, request: ReceiveMessageRequest, record: MessageExt) -> Message:
         """Return the message of the protocol, with its handle; begin its renewal for a push consumer."""
@@ -306,14 +312,29 @@ class Consumers:
         self, caller: Caller, group: str, topic: str, entry: AckMessageEntry
     ) -> AckMessageResultEntry:
         try:
-            handle = await self._renewals.take(caller, group, entry.receipt_handle)
+            handle = await self._claimed(caller, group, entry.receipt_handle)
             await self._send_ack(caller, group, topic, handle)
             status = ok()
         except (RpcFailed, Refused, RemotingError) as error:
-            status = _of_receipt(error)
+            status = status_of_handle(error, Code.INVALID_RECEIPT_HANDLE)
         return AckMessageResultEntry(
             message_id=entry.message_id, receipt_handle=entry.receipt_handle, status=status
         )
+
+    async def _claimed(self, caller: Caller, group: str, text: str) -> Handle:
+        """Return the present handle for the one that the client has. Raises RpcFailed if it has expired.
+
+        The broker does not report it: as in RocketMQ, a late ack has no effect there.
+        """
+        handle = await self._renewals.take(caller, group, text)
+        late_ms = self._clock.wall_ms() - handle.visible_ms
+        if late_ms >= 0:
+            raise RpcFailed(
+                Code.INVALID_RECEIPT_HANDLE,
+                f"receipt handle {text[:100]!r} expired {late_ms:,} ms ago: the message is delivered again; "
+                "receive with a longer invisible duration, or extend it in time",
+            )
+        return handle
 
     async def _send_ack(self, caller: Caller, group: str, topic: str, handle: Handle) -> None:
         receipt = handle.receipt
@@ -391,15 +412,3 @@ def _polling_ms(call: Call, request: ReceiveMessageRequest) -> int:
             Code.ILLEGAL_POLLING_TIME, f"the polling time of {given:,} ms does not fit the call's deadline"
         )
     return min(wanted, left_ms - POLLING_RESERVE_MS)
-
-
-def _of_receipt(error: RpcFailed | Refused | RemotingError) -> Status:
-    """Return the status for a failed ack: a receipt that the broker does not accept is an invalid handle."""
-    status = status_of(error)
-    if isinstance(error, Refused) and error.code not in (
-        ResponseCode.SYSTEM_BUSY,
-        ResponseCode.SERVICE_NOT_AVAILABLE,
-        ResponseCode.NO_PERMISSION,
-    ):
-        status.code = Code.INVALID_RECEIPT_HANDLE
-    return status

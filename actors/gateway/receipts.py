@@ -34,6 +34,11 @@ class Handle(NamedTuple):
     receipt: Receipt
     commit_log_offset: int
 
+    @property
+    def visible_ms(self) -> int:
+        """The wall time at which the message becomes visible again."""
+        return self.receipt.pop_ms + self.receipt.invisible_ms
+
     def encode(self) -> str:
         """Return the text that the client gets."""
         return f"{self.receipt.encode()} {self.commit_log_offset}"
@@ -71,11 +76,6 @@ class Renewal:
     changed: asyncio.Event = field(default_factory=_set_event)
     """Not set while a request to the broker changes the receipt."""
 
-    @property
-    def visible_ms(self) -> int:
-        """The wall time at which the message becomes visible again."""
-        return self.handle.receipt.pop_ms + self.handle.receipt.invisible_ms
-
 
 class Renewals:
     """The messages that the push consumers of one gateway work on, by group and first handle."""
@@ -107,9 +107,10 @@ class Renewals:
     def due(self, now_ms: int) -> Iterable[Renewal]:
         """Return the messages that must be renewed now; forget those that are renewed for too long."""
         for key, renewal in list(self._renewals.items()):
-            if renewal.until_ms <= now_ms or renewal.visible_ms <= now_ms:
+            visible_ms = renewal.handle.visible_ms
+            if renewal.until_ms <= now_ms or visible_ms <= now_ms:
                 del self._renewals[key]
-            elif renewal.visible_ms - now_ms <= RENEW_BEFORE_MS:
+            elif visible_ms - now_ms <= RENEW_BEFORE_MS:
                 yield renewal
 
     def forget_client(self, caller: Caller) -> None:

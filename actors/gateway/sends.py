@@ -32,13 +32,13 @@ from actors.gateway.proto.service_pb2 import (
     SendMessageResponse,
     SendResultEntry,
 )
-from actors.gateway.statuses import RpcFailed, broker_status, ok, status_of
+from actors.gateway.statuses import RpcFailed, broker_status, ok, status_of, status_of_handle
 from actors.gateway.topics import Topic, Topics, WriteQueue, topic_name
 from actors.remoting.client import RemotingClient
 from actors.remoting.codes import RequestCode, ResponseCode
 from actors.remoting.headers import EndTransactionHeader, RecallMessageHeader
 from actors.remoting.hot_headers import SendMessageHeader
-from actors.remoting.remoting_errors import RemotingError
+from actors.remoting.remoting_errors import Refused, RemotingError
 from store.clock import Clock
 from store.message.message_id import decode_message_id
 from store.message.properties import properties_text
@@ -165,8 +165,12 @@ class Sends:
         )
         address = await self._master(name, transaction.broker_name)
         command = caller.request(RequestCode.END_TRANSACTION, header)
-        await self._client.ask(address, command, self._limit_ms(call))
-        return EndTransactionResponse(status=ok())
+        try:
+            await self._client.ask(address, command, self._limit_ms(call))
+            status = ok()
+        except Refused as error:
+            status = status_of_handle(error, Code.INVALID_TRANSACTION_ID)
+        return EndTransactionResponse(status=status)
 
     async def _send_one(
         self, call: Call, caller: Caller, topic: Topic, message: Message, target: WriteQueue | None = None

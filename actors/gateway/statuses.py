@@ -18,7 +18,14 @@ _OF_BROKER: Final = {
     ResponseCode.FLUSH_SLAVE_TIMEOUT: Code.SLAVE_PERSISTENCE_TIMEOUT,
     ResponseCode.SLAVE_NOT_AVAILABLE: Code.HA_NOT_AVAILABLE,
     ResponseCode.NO_PERMISSION: Code.FORBIDDEN,
+    ResponseCode.SUBSCRIPTION_PARSE_FAILED: Code.ILLEGAL_FILTER_EXPRESSION,
+    ResponseCode.MESSAGE_ILLEGAL: Code.BAD_REQUEST,
+    ResponseCode.INVALID_PARAMETER: Code.BAD_REQUEST,
+    ResponseCode.ILLEGAL_OPERATION: Code.BAD_REQUEST,
 }
+_NOT_OF_HANDLES: Final = (
+    ResponseCode.SYSTEM_BUSY, ResponseCode.SERVICE_NOT_AVAILABLE, ResponseCode.NO_PERMISSION,
+)  # fmt: skip
 
 
 class RpcFailed(Exception):
@@ -43,6 +50,22 @@ def status_of(error: RpcFailed | Refused | RemotingError) -> Status:
         return broker_status(error.code, error.remark)
     code = Code.PROXY_TIMEOUT if isinstance(error, TimedOut) else Code.INTERNAL_SERVER_ERROR
     return Status(code=code, message=str(error))
+
+
+def status_of_handle(error: RpcFailed | Refused | RemotingError, invalid: Code) -> Status:
+    """Return the status for a failed rpc with a handle: `invalid` if a broker does not accept the handle."""
+    status = status_of(error)
+    if isinstance(error, Refused) and error.code not in _NOT_OF_HANDLES:
+        status.code = invalid
+    return status
+
+
+def check_length(text: str, chars_max: int, code: Code, kind: str) -> None:
+    """Raise RpcFailed if a text of a request has more than `chars_max` characters."""
+    if len(text) > chars_max:
+        raise RpcFailed(
+            code, f"the {kind} {text[:40]!r}… has {len(text):,} characters, over the limit of {chars_max:,}"
+        )
 
 
 def broker_status(code: int, remark: str | None) -> Status:

@@ -161,8 +161,9 @@ def test_transaction_is_ended_by_its_producer(tmp_path: Path, resolution: Transa
         assert (await client.call(request)).status.code == Code.OK
         stored = [each.properties[MessageConst.UNIQ_KEY] for each in await client.stored("Tx")]
         assert stored == (["01ABC"] if resolution == TransactionResolution.COMMIT else [])
-        request.transaction_id = "unknown"
-        assert (await client.call(request)).status.code == Code.INVALID_TRANSACTION_ID
+        for forged in ("unknown", "broker-a 0 0 01ABC", "broker-a 9999999 0 01ABC"):
+            request.transaction_id = forged
+            assert (await client.call(request)).status.code == Code.INVALID_TRANSACTION_ID
 
     with_gateway(tmp_path, story)
 

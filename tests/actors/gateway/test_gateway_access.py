@@ -129,7 +129,7 @@ def test_calls_without_valid_signature_are_unauthorized(tmp_path: Path) -> None:
 
 def foreign_calls() -> dict[str, Any]:
     """Return an rpc for each place of a foreign topic or group that a gateway or a broker checks."""
-    handle = "0 1 60000 0 0 broker-a 0 0 0"
+    handle = "0 4102444800000 60000 0 0 broker-a 0 0 0"  # of the year 2100: not late
     second = Duration(seconds=10)
     recall = urlsafe_b64encode(b"v1 Secret broker-a 9999999999999 id").decode()
     return {

@@ -179,7 +179,7 @@ def test_messages_are_filtered_by_tag_and_sql(tmp_path: Path) -> None:
         assert [each.body for each in messages] == [b"a"]
         bad = FilterExpression(type=FilterType.SQL, expression="((")
         status, _ = await receive(client, filter_expression=bad)
-        assert status.code not in (Code.OK, Code.MESSAGE_NOT_FOUND)
+        assert status.code == Code.ILLEGAL_FILTER_EXPRESSION
 
     with_gateway(tmp_path, story)
 

@@ -1,4 +1,4 @@
-"""Every field of every rpc, absent, too long or of the wrong kind, gets a status of RocketMQ."""
+"""Every field of every rpc, absent, too long or of the wrong kind, gets a status of a client's error."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.actors.gateway.gateways import GrpcClient, message, with_gateway
 TOPIC = v2.Resource(name="Plain")
 GROUP = v2.Resource(name="CG")
 ENDPOINTS = v2.Endpoints(scheme=v2.IPv4, addresses=[v2.Address(host="127.0.0.1", port=8081)])
-HANDLE = "0 1 60000 0 0 broker-a 0 0 0"
+HANDLE = "0 4102444800000 60000 0 0 broker-a 0 0 0"  # of the year 2100: not late
 SECOND = Duration(seconds=1, nanos=1)
 STAMP = Timestamp(seconds=1, nanos=1)
 
@@ -139,6 +139,13 @@ async def response_to(client: GrpcClient, request: Any) -> Any:
     return await stream.read()
 
 
+def statuses(response: Any) -> list[v2.Status]:
+    """Return the status of a response, and those of its entries."""
+    if response is grpc.aio.EOF:
+        return []
+    return [response.status, *(each.status for each in getattr(response, "entries", ()))]
+
+
 def test_bad_fields_of_every_rpc_get_a_status(tmp_path: Path) -> None:
     async def story(client: GrpcClient) -> None:
         failed = []
@@ -151,6 +158,11 @@ def test_bad_fields_of_every_rpc_get_a_status(tmp_path: Path) -> None:
                     failed.append((where, error.code(), error.details()))
                 else:
                     assert response is grpc.aio.EOF or response.HasField("status"), where
+                    failed += [
+                        (where, each.code, each.message)
+                        for each in statuses(response)
+                        if each.code == v2.INTERNAL_SERVER_ERROR
+                    ]
         assert failed == []
         assert (await client.send(message())).status.code == v2.OK
 
