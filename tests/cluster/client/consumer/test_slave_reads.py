@@ -80,10 +80,12 @@ def test_consumer_reads_from_the_slave_without_a_master_and_returns(tmp_path: Pa
                 await master.stop()
                 assert await take(consumer, 2) == [b"2", b"3"]
                 assert await consumer.end_offset(QUEUE) == 4
+                await consumer.pause(QUEUE)  # a master that ends before its offset would reset it
                 again = Replica(tmp_path / "m", address)
                 await again.service.start()
                 for number in range(2, 5):
                     await again.peer.send("T", b"%d" % number)
+                await consumer.resume(QUEUE)
                 assert await take(consumer, 1) == [b"4"]
                 assert slave.service.graph.loop.stats.got_total.messages == 2
                 await again.stop()
