@@ -214,9 +214,10 @@ class MetadataSync:
             self._not_offered.add(code)
             self._copied.add(code)
             _log.info("metadata_not_offered", request=code.name, master=master)
-        elif code not in self._failing:
-            if isinstance(error, Refused) and error.code == ResponseCode.SYSTEM_ERROR and code in RequestCode:
-                self._copied.add(code)  # RocketMQ's masters have no such table while it is empty
+            return
+        if isinstance(error, Refused) and error.code == ResponseCode.SYSTEM_ERROR and code in RequestCode:
+            self._copied.add(code)  # RocketMQ's masters have no such table while it is empty
+        if code not in self._failing:
             self._failing.add(code)
             _log.warning("metadata_copy_failed", request=code.name, master=master, error=str(error))
 
