@@ -100,9 +100,9 @@ class RouteCache:
             now = await self._lookup(topic)
         except TopicNotFound:
             before = self._routes.get(topic)
-            if before is None:
-                if not self._auto_create_queues:
-                    raise
+            if before is None and not self._auto_create_queues:
+                raise
+            if before is None or before.creates:
                 now = await self._route_for_creation(topic)
             else:
                 # All its brokers restart, or the topic was deleted: keep the old route for a while.
@@ -166,4 +166,4 @@ class RouteCache:
             for share in template.shares
             if share.perm & PERM_INHERIT
         )
-        return TopicRoute(topic, shares, template.addresses)
+        return TopicRoute(topic, shares, template.addresses, creates=True)

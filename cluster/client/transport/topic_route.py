@@ -8,7 +8,7 @@ queues of a missing broker for a while. An order topic has a fixed list of queue
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Literal, get_args
 
@@ -62,12 +62,14 @@ class TopicRoute:
         shares: The queues of each broker, sorted by broker name.
         addresses: `addresses[broker_name][broker_id]` is `"host:port"`.
         order_conf: Queues of an order topic, as `broker-a:4;broker-b:4`; else empty.
+        creates: True if the topic did not exist: the first send creates it.
     """
 
     topic: str
     shares: tuple[QueueShare, ...] = ()
     addresses: Mapping[str, Mapping[int, str]] = field(default_factory=dict)
     order_conf: str = ""
+    creates: bool = False
 
     @cached_property
     def writable(self) -> tuple[MessageQueue, ...]:
@@ -207,7 +209,7 @@ def keep_departed(before: TopicRoute | None, now: TopicRoute, now_ms: int, stick
         return now
     addresses = {share.broker_name: before.addresses.get(share.broker_name, {}) for share in kept}
     shares = sorted([*now.shares, *kept], key=lambda share: share.broker_name)
-    return TopicRoute(now.topic, tuple(shares), {**addresses, **now.addresses}, now.order_conf)
+    return replace(now, shares=tuple(shares), addresses={**addresses, **now.addresses})
 
 
 def _queues(topic: str, shares: Sequence[QueueShare], *, writing: bool) -> tuple[MessageQueue, ...]:

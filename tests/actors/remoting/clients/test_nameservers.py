@@ -32,10 +32,13 @@ def broker(name: str, broker_id: int = 0) -> tuple[QueueData, BrokerData]:
 
 
 class FakeNameserver:
-    """A nameserver that knows these brokers, or refuses all requests."""
+    """A nameserver that knows these brokers, or refuses all requests; `topic` is its only one, or all are."""
 
-    def __init__(self, *brokers: tuple[QueueData, BrokerData], refuses: bool = False) -> None:
+    def __init__(
+        self, *brokers: tuple[QueueData, BrokerData], refuses: bool = False, topic: str | None = None
+    ) -> None:
         self.brokers = list(brokers)
+        self.topic = topic
         self.refuses = refuses
         self.requests = 0
         row = RequestRow(
@@ -51,7 +54,7 @@ class FakeNameserver:
         self.requests += 1
         if self.refuses:
             raise Refused(ResponseCode.NO_PERMISSION, "routes are secret")
-        if not self.brokers:
+        if not self.brokers or self.topic not in (None, context.header.topic):
             raise Refused(ResponseCode.TOPIC_NOT_EXIST, "no route")
         queues, addresses = zip(*self.brokers, strict=True)
         return RemotingCommand.response(body=TopicRouteData(list(queues), list(addresses)).encode())
