@@ -17,6 +17,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any, Final
 
 from actors.access.access_file import AccessFile
@@ -65,8 +66,30 @@ PROGRESS: Final = frozenset(
 
 _Code = RequestCode | RayMQRequestCode
 _Parse = Callable[[bytes], Any]
-_Copy = tuple[_Code, _Parse, Callable[[Any], Awaitable[bool | None]]]
-"""A request, the decoder of its response, and what applies the table; False: not now, after a later copy."""
+_Apply = Callable[[Any], Awaitable[bool | None]]
+
+
+@dataclass(slots=True)
+class _Copy:
+    """The copy of one table.
+
+    Attributes:
+        code: The request of the table.
+        parse: Decodes the response.
+        apply: Applies the table; False: not now, after a later copy.
+        is_copied: True if it was copied since the slave has connected, or if the master does not have it.
+        is_offered: False if the master does not know the request.
+        is_failing: True if the last request failed.
+        waiting: The CommitLog offset that the slave must confirm first, and the table that waits for it.
+    """
+
+    code: _Code
+    parse: _Parse
+    apply: _Apply
+    is_copied: bool = False
+    is_offered: bool = True
+    is_failing: bool = False
+    waiting: tuple[int, Any] | None = None
 
 
 class MetadataSync:
@@ -106,38 +129,38 @@ class MetadataSync:
         self._wake = wake
         self._master = master
         self._wanted = asyncio.Event()
-        self._failing: set[_Code] = set()
-        self._not_offered: set[_Code] = set()
         self._versions: dict[int, int] = {}
         """Versions of the master's tables at the last call of `copy_changed`."""
-        self._waiting: dict[_Code, tuple[int, Any]] = {}
-        """Progress that is not applied yet, with the CommitLog offset that the slave must have confirmed."""
+        self._outdated: set[int] = set()
+        """Tables that had changed then."""
         self._waiting_from = ""
-        self._copied: set[_Code] = set()
-        """Tables that were copied since the slave has connected, or that the master does not have."""
         self._timer_checkpoint: TimerCheckpoint | None = None
         """The progress of the master's timer that the store has."""
         code = RequestCode
         groups = _json(SubscriptionGroupTable.from_json, clock=clock)
-        self._copies: tuple[_Copy, ...] = (
-            (code.GET_ALL_TOPIC_CONFIG, _json(TopicConfigTable.from_json, clock=clock), self._topics),
-            (code.GET_ALL_CONSUMER_OFFSET, _json(ConsumerOffsetTable.from_json, clock=clock), self._offsets),
-            (code.GET_ALL_DELAY_OFFSET, _json(DelayOffsetTable.from_json, clock=clock), self._delays),
-            (code.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, groups, self._groups),
-            (code.GET_ALL_MESSAGE_REQUEST_MODE, _json(MessageRequestModeTable.from_json), self._modes),
-            (code.GET_TIMER_CHECK_POINT, TimerCheckpoint.decode, self._timer),
-            (RayMQRequestCode.GET_ALL_GENERATIONS, _generations, self._generations),
-            (RayMQRequestCode.GET_ALL_QUEUE_LOCKS, decode_held_locks, self._queue_locks),
-            (RayMQRequestCode.GET_QUEUE_ENDS, QueueEnds.decode, self._queue_ends),
-        )
+        self._copies = [
+            _Copy(code.GET_ALL_TOPIC_CONFIG, _json(TopicConfigTable.from_json, clock=clock), self._topics),
+            _Copy(
+                code.GET_ALL_CONSUMER_OFFSET, _json(ConsumerOffsetTable.from_json, clock=clock), self._offsets
+            ),
+            _Copy(code.GET_ALL_DELAY_OFFSET, _json(DelayOffsetTable.from_json, clock=clock), self._delays),
+            _Copy(code.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, groups, self._groups),
+            _Copy(code.GET_ALL_MESSAGE_REQUEST_MODE, _json(MessageRequestModeTable.from_json), self._modes),
+            _Copy(code.GET_TIMER_CHECK_POINT, TimerCheckpoint.decode, self._timer),
+            _Copy(RayMQRequestCode.GET_ALL_GENERATIONS, _generations, self._generations),
+            _Copy(RayMQRequestCode.GET_ALL_QUEUE_LOCKS, decode_held_locks, self._queue_locks),
+            _Copy(RayMQRequestCode.GET_QUEUE_ENDS, QueueEnds.decode, self._queue_ends),
+        ]
         if access is not None:
-            self._copies += ((RayMQRequestCode.GET_ALL_USERS, AccessTable.decode, access.replace),)
+            users = _Copy(RayMQRequestCode.GET_ALL_USERS, AccessTable.decode, access.replace)
+            self._copies.append(users)
+        self._changes = _Copy(RayMQRequestCode.GET_TABLE_VERSIONS, decode_versions, self._changed)
 
     def request(self) -> None:
         """Copy the tables as soon as possible: the slave has connected to its master."""
-        self._not_offered.clear()
         self._versions.clear()
-        self._copied.clear()
+        for copy in (*self._copies, self._changes):
+            copy.is_copied, copy.is_offered = False, True
         self._wanted.set()
 
     @property
@@ -145,11 +168,11 @@ class MetadataSync:
         """The requests of the tables that a slave, which was empty, has not copied yet; empty if none."""
         if not is_first_copy(self._store.root):
             return ""
-        return ", ".join(code.name for code, *_ in self._copies if code not in self._copied)
+        return ", ".join(copy.code.name for copy in self._copies if not copy.is_copied)
 
     async def run(self) -> None:
         """Copy the tables every SYNC_INTERVAL_MS, on request and after changes, until it is cancelled."""
-        self._waiting.clear()
+        self._forget_waiting()
         self._timer_checkpoint = None  # since the last run, this broker may have been a master
         rest_ms = SYNC_INTERVAL_MS
         while True:
@@ -165,69 +188,60 @@ class MetadataSync:
                     await self.copy_from(master)
             elif master:
                 await self.copy_changed(master)
-                await self.copy_from(master, frozenset(self._waiting).__contains__)
+                await self.copy_from(master, lambda copy: copy.waiting is not None)
 
     async def copy_changed(self, master: str) -> None:
         """Copy the tables that have changed since the last call, except offsets and progress.
 
         RocketMQ's masters do not report changes.
         """
-        code = RayMQRequestCode.GET_TABLE_VERSIONS
-        if code in self._not_offered:
-            return
-        try:
-            response = await self._client.ask(master, RemotingCommand(code), REQUEST_TIMEOUT_MS)
-            versions = decode_versions(response.body)
-        except (Refused, RemotingError, ValueError) as error:
-            self._note_failure(code, master, error)
-            return
-        self._failing.discard(code)
-        changed = {code for code, version in versions.items() if self._versions.get(code) != version}
-        self._versions = versions
-        await self.copy_from(master, lambda code: code in changed)
+        self._outdated.clear()
+        await self._copy(self._changes, master)
+        await self.copy_from(master, lambda copy: copy.code in self._outdated)
 
-    async def copy_from(self, master: str, is_wanted: Callable[[_Code], bool] = lambda code: True) -> None:
+    async def copy_from(self, master: str, is_wanted: Callable[[_Copy], bool] = lambda copy: True) -> None:
         """Copy the wanted tables of the broker at the address `master`. A failure is logged once."""
         if master != self._waiting_from:
-            self._waiting.clear()
+            self._forget_waiting()
             self._waiting_from = master
-        for code, parse, apply in self._copies:
-            if code in self._not_offered or not is_wanted(code):
-                continue
-            try:
-                end, table = self._waiting.get(code) or await self._fetch(master, code, parse)
-                self._waiting.pop(code, None)
-                if self._store.positions.confirmed < end or await apply(table) is False:
-                    self._waiting[code] = end, table  # a newer table would wait longer
-                else:
-                    self._copied.add(code)
-            except (ProtocolError, Refused, RemotingError, StoreError, OSError, ValueError) as error:
-                self._note_failure(code, master, error)
-            else:
-                self._failing.discard(code)
-        if self._copied.issuperset(code for code, *_ in self._copies):
+        for copy in self._copies:
+            if is_wanted(copy):
+                await self._copy(copy, master)
+        if all(copy.is_copied for copy in self._copies):
             await asyncio.to_thread(end_first_copy, self._store.root)
 
-    def _note_failure(self, code: _Code, master: str, error: Exception) -> None:
-        if isinstance(error, Refused) and error.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
-            # A master of RocketMQ, which logs such requests as errors, or of an older RayMQ.
-            self._not_offered.add(code)
-            self._copied.add(code)
-            _log.info("metadata_not_offered", request=code.name, master=master)
-            return
-        if isinstance(error, Refused) and error.code == ResponseCode.SYSTEM_ERROR and code in RequestCode:
-            self._copied.add(code)  # RocketMQ's masters have no such table while it is empty
-        if code not in self._failing:
-            self._failing.add(code)
-            _log.warning("metadata_copy_failed", request=code.name, master=master, error=str(error))
+    def _forget_waiting(self) -> None:
+        for copy in self._copies:
+            copy.waiting = None
 
-    async def _fetch(self, master: str, code: _Code, parse: _Parse) -> tuple[int, Any]:
+    async def _copy(self, copy: _Copy, master: str) -> None:
+        if not copy.is_offered:
+            return
+        try:
+            end, table = copy.waiting or await self._fetch(copy, master)
+            copy.waiting = None
+            if self._store.positions.confirmed < end or await copy.apply(table) is False:
+                copy.waiting = end, table  # a newer table would wait longer
+            else:
+                copy.is_copied = True
+        except (ProtocolError, Refused, RemotingError, StoreError, OSError, ValueError) as error:
+            _note_failure(copy, master, error)
+        else:
+            copy.is_failing = False
+
+    async def _fetch(self, copy: _Copy, master: str) -> tuple[int, Any]:
         """Return a table, and the CommitLog offset that the slave must have confirmed to apply it."""
-        response = await self._client.ask(master, RemotingCommand(code), REQUEST_TIMEOUT_MS)
+        response = await self._client.ask(master, RemotingCommand(copy.code), REQUEST_TIMEOUT_MS)
         # In a thread: thousands of topics take longer than a turn may.
-        table = await asyncio.to_thread(parse, bytes(response.body))
+        table = await asyncio.to_thread(copy.parse, bytes(response.body))
         # After the table: its offsets are of messages that the master has by now.
-        return (await bounds_of(self._client, master)).end if code in PROGRESS else 0, table
+        return (await bounds_of(self._client, master)).end if copy.code in PROGRESS else 0, table
+
+    async def _changed(self, versions: dict[int, int]) -> None:
+        self._outdated.update(
+            code for code, version in versions.items() if self._versions.get(code) != version
+        )
+        self._versions = versions
 
     async def _topics(self, table: TopicConfigTable) -> None:
         removed = self._tables.topics.replace_all(table)
@@ -265,6 +279,19 @@ class MetadataSync:
         if checkpoint != self._timer_checkpoint:
             await asyncio.to_thread(follow_timer, self._store.root, checkpoint)
             self._timer_checkpoint = checkpoint
+
+
+def _note_failure(copy: _Copy, master: str, error: Exception) -> None:
+    if isinstance(error, Refused) and error.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+        # A master of RocketMQ, which logs such requests as errors, or of an older RayMQ.
+        copy.is_offered, copy.is_copied = False, True
+        _log.info("metadata_not_offered", request=copy.code.name, master=master)
+        return
+    if isinstance(error, Refused) and error.code == ResponseCode.SYSTEM_ERROR and copy.code in RequestCode:
+        copy.is_copied = True  # RocketMQ's masters have no such table while it is empty
+    if not copy.is_failing:
+        copy.is_failing = True
+        _log.warning("metadata_copy_failed", request=copy.code.name, master=master, error=str(error))
 
 
 def decode_versions(body: Buffer) -> dict[int, int]:

@@ -21,6 +21,7 @@ from actors.remoting.codes import RayMQRequestCode, RequestCode, ResponseCode
 from actors.remoting.command import RemotingCommand
 from actors.remoting.headers import CreateTopicHeader, DeleteTopicHeader, QueryConsumerOffsetHeader
 from actors.remoting.raymq_requests import CommitOffsetsBody, CommitOffsetsReply, OffsetCommit
+from actors.remoting.remoting_errors import RemotingError
 from store.clock import SystemClock
 from store.message.message_queue import MessageQueue
 from store.ownership.first_copy import COPYING_FILE, begin_first_copy, refuse_first_copy
@@ -308,6 +309,44 @@ class OtherAnswer(RemotingClient):
         """Send the request, or return the given response."""
         is_other = command.code == self.code
         return self.response if is_other else await super().invoke(address, command, timeout_ms)
+
+
+class LikeRocketMQ(RemotingClient):
+    """A client whose master responds as RocketMQ's do: no table while it is empty, none of RayMQ's tables."""
+
+    is_lost = False
+
+    async def invoke(self, address: str, command: RemotingCommand, timeout_ms: int) -> RemotingCommand:
+        """Send the request, refuse it, or fail if the connection is lost."""
+        if self.is_lost:
+            raise RemotingError(address, "the connection was lost")
+        if command.code == RequestCode.GET_ALL_DELAY_OFFSET:
+            return RemotingCommand.response(ResponseCode.SYSTEM_ERROR, "No delay offset in this broker")
+        if command.code in RayMQRequestCode:
+            return RemotingCommand.response(ResponseCode.REQUEST_CODE_NOT_SUPPORTED)
+        return await super().invoke(address, command, timeout_ms)
+
+
+def test_table_that_a_rocketmq_master_lacks_counts_after_each_connection(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with pair(tmp_path) as (master, slave, _):
+            root, client = slave.broker.graph.loop.store.root, LikeRocketMQ(SystemClock())
+            sync = sync_of(slave, client)
+            begin_first_copy(root)
+            client.is_lost = True
+            await sync.copy_from(master.broker.address)
+            assert "GET_ALL_DELAY_OFFSET" in sync.missing
+            client.is_lost = False
+            for _ in range(2):
+                sync.request()
+                assert "GET_ALL_DELAY_OFFSET" in sync.missing
+                await sync.copy_from(master.broker.address)
+                assert sync.missing == ""
+                refuse_first_copy(root)
+                begin_first_copy(root)
+            await client.close()
+
+    run(story)
 
 
 @pytest.mark.parametrize(
