@@ -16,8 +16,9 @@ from collections.abc import Mapping
 from typing import Final, NamedTuple, Protocol
 
 from actors.gateway.proto.definition_pb2 import Code
-from actors.gateway.statuses import RpcFailed
+from actors.gateway.statuses import RpcFailed, check_length
 from actors.remoting.command import RemotingCommand
+from actors.remoting.header import CLIENT_ID_CHARS_MAX
 from actors.remoting.signing import ON_BEHALF_OF, ON_BEHALF_OF_SOURCE
 from store.message.hosts import split_address
 
@@ -74,10 +75,11 @@ class Signature(NamedTuple):
 
 
 def client_id_of(metadata: Mapping[str, str]) -> str:
-    """Return the client id in the headers of a call. Raises RpcFailed if it is missing."""
+    """Return the client id in the headers of a call. Raises RpcFailed if it is missing or too long."""
     client_id = metadata.get(_CLIENT_ID, "")
     if not client_id.strip():
         raise RpcFailed(Code.CLIENT_ID_REQUIRED, f"the header {_CLIENT_ID} is missing")
+    check_length(client_id, CLIENT_ID_CHARS_MAX, Code.REQUEST_HEADER_FIELDS_TOO_LARGE, "client id")
     return client_id
 
 

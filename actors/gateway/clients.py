@@ -36,12 +36,13 @@ from actors.gateway.proto.service_pb2 import (
     TelemetryCommand,
 )
 from actors.gateway.sends import TransactionId
-from actors.gateway.statuses import RpcFailed, ok, status_of
-from actors.gateway.topics import Topics, topic_name
+from actors.gateway.statuses import RpcFailed, check_count, check_length, ok, status_of
+from actors.gateway.topics import Topics, check_endpoints, topic_name
 from actors.remoting.bodies.groups import HeartbeatData
 from actors.remoting.client import RemotingClient
 from actors.remoting.codes import RequestCode
 from actors.remoting.command import RemotingCommand
+from actors.remoting.header import EXPRESSION_CHARS_MAX, ITEMS_MAX
 from actors.remoting.headers import CheckTransactionStateHeader
 from actors.remoting.remoting_errors import Refused, RemotingError
 from actors.remoting.request import RequestContext, RequestRow
@@ -56,8 +57,11 @@ _log = get_logger(__name__)
 MAX_ATTEMPTS: Final = 3
 INITIAL_BACKOFF_MS: Final = 10
 MAX_BACKOFF_MS: Final = 1000
-TOPICS_OF_PRODUCER_MAX: Final = 1024
-PRODUCERS_MAX: Final = 20_000
+SETTINGS_BYTES_MAX: Final = 256 * 1024
+"""Size of one client's settings."""
+KEPT_BYTES_MAX: Final = 64 * 1024 * 1024
+"""Size of the settings that open streams have in all, with `ENTRY_BYTES` for each client and topic."""
+ENTRY_BYTES: Final = 256
 
 
 class Clients:
@@ -92,6 +96,8 @@ class Clients:
         self._client = client
         self._client_id = client_id
         self._streams: dict[Call, dict[str, Resource]] = {}
+        self._kept: dict[Call, int] = {}
+        self._kept_bytes = 0
 
     @property
     def count(self) -> int:
@@ -110,8 +116,7 @@ class Clients:
                 if command.HasField("settings"):
                     await call.send(await self._settings(call, caller, command.settings))
         finally:
-            self._streams.pop(call, None)
-            self._members.leave(call)
+            self._forget(call)
 
     async def heartbeat(self, call: Call, caller: Caller, request: HeartbeatRequest) -> HeartbeatResponse:
         """Handle Heartbeat: every request has all that is needed, so no state is kept."""
@@ -176,33 +181,50 @@ class Clients:
         await asyncio.gather(*(self._announce(address, names) for address, names in groups.items()))
 
     async def _announce(self, address: str, names: list[str]) -> None:
-        body = HeartbeatData(self._client_id, producer_groups=names)
-        command = RemotingCommand(RequestCode.HEART_BEAT, {}, body.encode())
-        try:
-            await self._client.invoke(address, command, HEARTBEAT_TIMEOUT_MS)
-        except RemotingError as error:
-            _log.info("producer_heartbeat_failed", broker=address, error=str(error))
+        for first in range(0, len(names), ITEMS_MAX):
+            body = HeartbeatData(self._client_id, producer_groups=names[first : first + ITEMS_MAX])
+            command = RemotingCommand(RequestCode.HEART_BEAT, {}, body.encode())
+            try:
+                await self._client.ask(address, command, HEARTBEAT_TIMEOUT_MS)
+            except (Refused, RemotingError) as error:
+                _log.info("producer_heartbeat_failed", broker=address, error=str(error))
 
     def _topics_of(self, settings: Settings) -> dict[str, Resource]:
         if settings.client_type != ClientType.PRODUCER or not settings.HasField("publishing"):
             raise _unrecognized(settings.client_type)
-        resources = settings.publishing.topics
-        if len(resources) > TOPICS_OF_PRODUCER_MAX or len(self._streams) >= PRODUCERS_MAX:
-            raise RpcFailed(Code.TOO_MANY_REQUESTS, "too many topics of one producer, or too many producers")
-        return {topic_name(each): each for each in resources}
+        return {topic_name(each): each for each in settings.publishing.topics}
+
+    def _keep(self, call: Call, settings: Settings) -> None:
+        """Reserve memory for the settings of a stream. Raises RpcFailed if that exceeds the limit."""
+        count = 1 + len(settings.publishing.topics) + len(settings.subscription.subscriptions)
+        size_bytes = settings.ByteSize() + count * ENTRY_BYTES
+        kept_bytes = self._kept_bytes - self._kept.get(call, 0) + size_bytes
+        if kept_bytes > KEPT_BYTES_MAX:
+            raise RpcFailed(
+                Code.TOO_MANY_REQUESTS,
+                f"the settings of all clients of this gateway take {kept_bytes:,} bytes, over the limit of "
+                f"{KEPT_BYTES_MAX:,}: connect to another gateway",
+            )
+        self._kept[call], self._kept_bytes = size_bytes, kept_bytes
+
+    def _forget(self, call: Call) -> None:
+        self._streams.pop(call, None)
+        self._members.leave(call)
+        self._kept_bytes -= self._kept.pop(call, 0)
 
     async def _settings(self, call: Call, caller: Caller, settings: Settings) -> TelemetryCommand:
         """Return the response to a client's settings, with the values that the server decides."""
         try:
+            _check(settings)
             await self._access.check(caller, _targets(settings))
+            self._keep(call, settings)
             if settings.client_type in CONSUMER_TYPES and settings.HasField("subscription"):
                 merged = await self._groups.settings(settings)
                 self._members.join(call, caller, settings)
                 return TelemetryCommand(status=ok(), settings=merged)
             topics = self._topics_of(settings)
         except (RpcFailed, Refused, RemotingError) as error:
-            self._streams.pop(call, None)  # the user may have lost the permission
-            self._members.leave(call)
+            self._forget(call)  # the user may have lost the permission
             return TelemetryCommand(status=status_of(error), settings=settings)
         is_new = self._streams.get(call, {}).keys() != topics.keys()
         self._streams[call] = topics
@@ -222,6 +244,22 @@ class Clients:
         merged.publishing.max_body_size = BODY_BYTES_MAX
         merged.metric.on = False
         return TelemetryCommand(status=ok(), settings=merged)
+
+
+def _check(settings: Settings) -> None:
+    """Raise RpcFailed if a list or a text in the settings of a client is too long."""
+    size_bytes, subscriptions = settings.ByteSize(), settings.subscription.subscriptions
+    if size_bytes > SETTINGS_BYTES_MAX:
+        raise RpcFailed(
+            Code.PAYLOAD_TOO_LARGE,
+            f"settings of {size_bytes:,} bytes exceed the limit of {SETTINGS_BYTES_MAX:,}",
+        )
+    check_endpoints(settings.access_point)
+    check_count(settings.publishing.topics, ITEMS_MAX, Code.BAD_REQUEST, "topics")
+    check_count(subscriptions, ITEMS_MAX, Code.BAD_REQUEST, "subscriptions")
+    code = Code.ILLEGAL_FILTER_EXPRESSION
+    for each in subscriptions:
+        check_length(each.expression.expression, EXPRESSION_CHARS_MAX, code, "filter expression")
 
 
 def _targets(settings: Settings) -> list[Target]:

@@ -41,7 +41,7 @@ from actors.gateway.proto.service_pb2 import (
 )
 from actors.gateway.receipts import INVISIBLE_MS, RENEWAL_MS_MAX, Handle, Renewal, Renewals
 from actors.gateway.statuses import RpcFailed, check_length, ok, status_of, status_of_handle
-from actors.gateway.topics import Topics, topic_name
+from actors.gateway.topics import Topics, check_endpoints, topic_name
 from actors.remoting.bodies.pops import (
     INIT_MAX,
     AckMessageHeader,
@@ -109,6 +109,7 @@ class Consumers:
     ) -> QueryAssignmentResponse:
         """Handle QueryAssignment: one assignment per broker, or per queue for a FIFO group."""
         group, name = group_name(request.group), topic_name(request.topic)
+        check_endpoints(request.endpoints)
         topic = await self._topics.get(name)
         is_fifo = (await self._groups.get(group, name)).is_fifo
         response = QueryAssignmentResponse(status=ok())
@@ -312,6 +313,7 @@ class Consumers:
         self, caller: Caller, group: str, topic: str, entry: AckMessageEntry
     ) -> AckMessageResultEntry:
         try:
+            check_length(entry.message_id, ID_CHARS_MAX, Code.ILLEGAL_MESSAGE_ID, "message id")
             handle = await self._claimed(caller, group, entry.receipt_handle)
             await self._send_ack(caller, group, topic, handle)
             status = ok()

@@ -28,7 +28,8 @@ from actors.gateway.proto.definition_pb2 import (
     MessageType,
     Resource,
 )
-from actors.gateway.statuses import RpcFailed
+from actors.gateway.statuses import RpcFailed, check_count
+from actors.remoting.header import ITEMS_MAX
 from store.message.message import MessageExt
 from store.message.properties import MessageConst
 
@@ -88,6 +89,7 @@ def check_message(message: Message, now_ms: int) -> None:
         _check_text(system.tag, Code.ILLEGAL_MESSAGE_TAG, "tag")
         if not system.tag.strip() or "|" in system.tag:
             raise RpcFailed(Code.ILLEGAL_MESSAGE_TAG, f"tag {system.tag[:40]!r} is blank or contains |")
+    check_count(system.keys, ITEMS_MAX, Code.ILLEGAL_MESSAGE_KEY, "keys of a message")
     for key in system.keys:
         _check_text(key, Code.ILLEGAL_MESSAGE_KEY, "key")
         if not key.strip():

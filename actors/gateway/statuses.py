@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sized
 from typing import Final
 
 from actors.gateway.proto.definition_pb2 import OK, Code, Status
@@ -66,6 +67,12 @@ def check_length(text: str, chars_max: int, code: Code, kind: str) -> None:
         raise RpcFailed(
             code, f"the {kind} {text[:40]!r}… has {len(text):,} characters, over the limit of {chars_max:,}"
         )
+
+
+def check_count(items: Sized, items_max: int, code: Code, kind: str) -> None:
+    """Raise RpcFailed if a list of a request has more than `items_max` items; `kind` is their plural."""
+    if len(items) > items_max:
+        raise RpcFailed(code, f"the request has {len(items):,} {kind}, over the limit of {items_max:,}")
 
 
 def broker_status(code: int, remark: str | None) -> Status:

@@ -16,13 +16,14 @@ from actors.gateway.grpc.calls import Call
 from actors.gateway.proto.definition_pb2 import (
     Broker,
     Code,
+    Endpoints,
     MessageQueue,
     MessageType,
     Permission,
     Resource,
 )
 from actors.gateway.proto.service_pb2 import QueryRouteRequest, QueryRouteResponse
-from actors.gateway.statuses import RpcFailed, ok
+from actors.gateway.statuses import RpcFailed, check_count, check_length, ok
 from actors.remoting.bodies.routes import MASTER_ID, PERM_READ, PERM_WRITE, QueueData, TopicRouteData
 from actors.remoting.client import RemotingClient
 from actors.remoting.clients.nameservers import Nameservers
@@ -35,6 +36,9 @@ from store.message.validate import check_topic
 from store.store_errors import MessageInvalid
 
 TOPICS_MAX: Final = 10_000
+ADDRESSES_MAX: Final = 32
+"""Addresses of one client's endpoints: they are in each queue of a response."""
+HOST_CHARS_MAX: Final = 255
 _TYPE_ATTRIBUTE: Final = "message.type"
 _ALL_TYPES: Final = (MessageType.NORMAL, MessageType.FIFO, MessageType.DELAY, MessageType.TRANSACTION)
 _TYPES: Final = {
@@ -128,6 +132,7 @@ class Topics:
         topic = await self.get(topic_name(request.topic))
         if not request.endpoints.addresses:
             raise RpcFailed(Code.ILLEGAL_ACCESS_POINT, "the endpoints of the request have no address")
+        check_endpoints(request.endpoints)
         response = QueryRouteResponse(status=ok())
         for data in topic.queue_datas:
             if data.broker_name not in topic.masters:
@@ -177,6 +182,14 @@ def permissions(data: QueueData) -> Sequence[Permission]:
         *[Permission.WRITE] * (writes - both),
         *[Permission.READ_WRITE] * both,
     )
+
+
+def check_endpoints(endpoints: Endpoints) -> None:
+    """Raise RpcFailed if the endpoints of a client have too many or too long addresses."""
+    code = Code.ILLEGAL_ACCESS_POINT
+    check_count(endpoints.addresses, ADDRESSES_MAX, code, "addresses in its endpoints")
+    for each in endpoints.addresses:
+        check_length(each.host, HOST_CHARS_MAX, code, "host")
 
 
 def topic_name(resource: Resource) -> str:

@@ -16,6 +16,7 @@ _VERSION = "v1"
 _PARTS = 5
 _TIME = re.compile(r"[0-9]{1,18}")
 _SHOWN = 100
+_CHARS_MAX = 4096
 
 
 class RecallHandle(NamedTuple):
@@ -35,7 +36,7 @@ class RecallHandle(NamedTuple):
     def decode(cls, handle: str) -> RecallHandle:
         """Return the parts of a handle. Raises MessageInvalid if it is not a handle."""
         try:
-            data = handle.encode("ascii")
+            data = handle.encode("ascii") if len(handle) <= _CHARS_MAX else b""
             padded = data + b"=" * (-len(data) % 4)
             parts = base64.b64decode(padded, altchars=b"-_", validate=True).decode().split(" ")
         except (binascii.Error, UnicodeError):

@@ -6,10 +6,12 @@ import gzip
 from pathlib import Path
 from typing import Any
 
+import orjson
 import pytest
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.timestamp_pb2 import Timestamp
 
+from actors.gateway import clients
 from actors.gateway.messages import message_of
 from actors.gateway.proto import service_pb2 as rpc
 from actors.gateway.proto.definition_pb2 import (
@@ -28,8 +30,11 @@ from actors.gateway.proto.definition_pb2 import (
     TransactionResolution,
     TransactionSource,
 )
+from actors.remoting.codes import RequestCode
+from actors.remoting.header import ITEMS_MAX
 from store.message.properties import MessageConst
 from tests.actors.gateway.gateways import GrpcClient, message, with_gateway
+from tests.eventually import eventually_async
 
 ENDPOINTS = Endpoints(scheme=AddressScheme.IPv4, addresses=[Address(host="192.0.2.7", port=8081)])
 
@@ -204,6 +209,49 @@ def test_settings_of_a_producer_are_completed(tmp_path: Path) -> None:
         service = client.cluster
         assert service.describe()["gateway"]
         await stream.done_writing()
+
+    with_gateway(tmp_path, story)
+
+
+def test_settings_that_need_too_much_memory_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def story(client: GrpcClient) -> None:
+        first, second = client.telemetry(), client.telemetry()
+        for command in (settings(ClientType.PRODUCER, "Plain"), settings(ClientType.PRODUCER, "Plain", "B")):
+            await first.write(command)  # the second one replaces the first
+            assert (await first.read()).status.code == Code.OK
+        await second.write(settings(ClientType.PRODUCER, "Plain"))
+        assert (await second.read()).status.code == Code.TOO_MANY_REQUESTS
+        long_name = settings(ClientType.PRODUCER)
+        long_name.settings.user_agent.hostname = "x" * 300_000
+        await first.write(long_name)
+        assert (await first.read()).status.code == Code.PAYLOAD_TOO_LARGE
+        await second.write(settings(ClientType.PRODUCER, "Plain"))  # there is memory again
+        assert (await second.read()).status.code == Code.OK
+
+    monkeypatch.setattr(clients, "KEPT_BYTES_MAX", 4 * clients.ENTRY_BYTES)
+    with_gateway(tmp_path, story)
+
+
+@pytest.mark.extended
+def test_more_topics_than_a_heartbeat_can_have_are_announced(tmp_path: Path) -> None:
+    async def story(client: GrpcClient) -> None:
+        names = [f"T{n}" for n in range(ITEMS_MAX + 10)]
+        config = {"readQueueNums": 1, "writeQueueNums": 1, "perm": 6}
+        body = orjson.dumps({"topicConfigList": [{"topicName": name, **config} for name in names]})
+        created = await client.peer.ask(RequestCode.UPDATE_AND_CREATE_TOPIC_LIST, body=body)
+        assert created.code == 0, created.remark
+        streams = [client.telemetry(), client.telemetry()]
+        for stream, some in zip(streams, (names[:500], names[500:]), strict=True):
+            await stream.write(settings(ClientType.PRODUCER, *some))
+            assert (await stream.read()).status.code == Code.OK
+
+        async def are_known() -> bool:
+            response = await client.peer.ask(RequestCode.GET_ALL_PRODUCER_INFO)
+            return set(names) <= orjson.loads(response.body)["data"].keys()
+
+        await eventually_async(are_known)
 
     with_gateway(tmp_path, story)
 
