@@ -7,6 +7,7 @@ AckMessage, ChangeInvisibleDuration ──► ACK_MESSAGE, CHANGE_MESSAGE_INVISI
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
 from typing import Final
 
 from actors.gateway.access import Access
@@ -140,8 +141,7 @@ class Consumers:
             if not messages:
                 status.code, status.message = Code.MESSAGE_NOT_FOUND, "no message arrived in time"
             await call.send(ReceiveMessageResponse(status=status))
-            for message in messages:
-                await call.send(ReceiveMessageResponse(message=self._deliver(caller, request, message)))
+            await self._deliver(call, caller, request, messages)
         last = ReceiveMessageResponse()
         last.delivery_timestamp.FromMilliseconds(self._clock.wall_ms())
         await call.send(last)
@@ -219,7 +219,7 @@ class Consumers:
         try:
             return await asyncio.shield(pop)
         except asyncio.CancelledError:
-            self._client.hub.spawn(self._return(caller, request, pop))
+            self._client.hub.spawn(self._return_popped(caller, request, pop))
             raise
 
     async def _pop(self, call: Call, caller: Caller, request: ReceiveMessageRequest) -> list[MessageExt]:
@@ -255,19 +255,26 @@ class Consumers:
         messages = _received(response, broker_name)
         return [each for each in messages if not await self._is_dead(caller, group, name, each, settings)]
 
-    async def _return(
+    async def _return_popped(
         self, caller: Caller, request: ReceiveMessageRequest, pop: asyncio.Future[list[MessageExt]]
     ) -> None:
-        """Make the messages of a call that the client has cancelled visible again."""
         try:
-            for message in await pop:
-                handle = Handle(
-                    Receipt.decode(message.properties[MessageConst.POP_CK]), message.commit_log_offset
-                )
-                group, topic = group_name(request.group), topic_name(request.message_queue.topic)
+            messages = await pop
+        except (RpcFailed, Refused, RemotingError):
+            return  # nothing is claimed
+        await self._return(caller, request, messages)
+
+    async def _return(
+        self, caller: Caller, request: ReceiveMessageRequest, messages: Iterable[MessageExt]
+    ) -> None:
+        """Make the messages of a call that the client has cancelled visible again."""
+        group, topic = group_name(request.group), topic_name(request.message_queue.topic)
+        for message in messages:
+            try:
+                handle = await self._renewals.take(caller, group, _handle_of(message).encode())
                 await self._change(caller, group, topic, handle, RETURNED_MS)
-        except (RpcFailed, Refused, RemotingError) as error:
-            _log.info("messages_not_returned", error=str(error))
+            except (RpcFailed, Refused, RemotingError) as error:
+                _log.info("message_not_returned", group=group, topic=topic, error=str(error))
 
     async def _is_dead(
         self, caller: Caller, group: str, topic: str, message: MessageExt, settings: Group
@@ -275,10 +282,9 @@ class Consumers:
         """Move a message that was delivered too often to the dead letters; return True if it is there."""
         if message.reconsume_times <= settings.retry_max:
             return False
-        handle = Handle(Receipt.decode(message.properties[MessageConst.POP_CK]), message.commit_log_offset)
         try:
-            await self._move_to_dead_letters(caller, group, topic, handle, message.msg_id)
-        except (Refused, RemotingError) as error:
+            await self._move_to_dead_letters(caller, group, topic, _handle_of(message), message.msg_id)
+        except (RpcFailed, Refused, RemotingError) as error:
             _log.warning("dead_letter_failed", group=group, topic=topic, error=str(error))
             return False
         return True
@@ -295,10 +301,20 @@ class Consumers:
         await self._client.ask(address, command, self._timeout_ms)
         await self._send_ack(caller, group, topic, handle)
 
-    def _deliver(self, caller: Caller, request: ReceiveMessageRequest, record: MessageExt) -> Message:
+    async def _deliver(
+        self, call: Call, caller: Caller, request: ReceiveMessageRequest, messages: list[MessageExt]
+    ) -> None:
+        for index, message in enumerate(messages):
+            try:
+                await call.send(ReceiveMessageResponse(message=self._delivered(caller, request, message)))
+            except asyncio.CancelledError:
+                self._client.hub.spawn(self._return(caller, request, messages[index:]))
+                raise
+
+    def _delivered(self, caller: Caller, request: ReceiveMessageRequest, record: MessageExt) -> Message:
         """Return the message of the protocol, with its handle; begin its renewal for a push consumer."""
         resource: Resource = request.message_queue.topic
-        handle = Handle(Receipt.decode(record.properties[MessageConst.POP_CK]), record.commit_log_offset)
+        handle = _handle_of(record)
         message = message_of(record, resource)
         system = message.system_properties
         system.receipt_handle = handle.encode()
@@ -376,6 +392,10 @@ class Consumers:
                 Code.INVALID_RECEIPT_HANDLE, f"broker {broker_name[:100]} of topic {topic} does not run"
             )
         return address
+
+
+def _handle_of(message: MessageExt) -> Handle:
+    return Handle(Receipt.decode(message.properties[MessageConst.POP_CK]), message.commit_log_offset)
 
 
 def _received(response: RemotingCommand, broker_name: str) -> list[MessageExt]:
