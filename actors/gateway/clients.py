@@ -8,7 +8,7 @@ its Telemetry stream, and responds with EndTransaction.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Final
 
 from google.protobuf.duration_pb2 import Duration
@@ -35,6 +35,7 @@ from actors.gateway.proto.service_pb2 import (
     RecoverOrphanedTransactionCommand,
     TelemetryCommand,
 )
+from actors.gateway.receipts import Renewals
 from actors.gateway.sends import TransactionId
 from actors.gateway.statuses import RpcFailed, check_count, check_length, ok, status_of
 from actors.gateway.topics import Topics, check_endpoints, topic_name
@@ -75,7 +76,7 @@ class Clients:
         client_id: str,
         groups: Groups,
         members: Members,
-        forget_consumer: Callable[[Caller], None],
+        renewals: Renewals,
     ) -> None:
         """Create the object.
 
@@ -86,13 +87,13 @@ class Clients:
             client_id: that of the gateway in its heartbeats to brokers.
             groups: completes the settings of consumers.
             members: registers consumers with the brokers.
-            forget_consumer: called with a client that has ended.
+            renewals: gets to know which consumers are alive.
         """
         self._access = access
         self._topics = topics
         self._groups = groups
         self._members = members
-        self._forget_consumer = forget_consumer
+        self._renewals = renewals
         self._client = client
         self._client_id = client_id
         self._streams: dict[Call, dict[str, Resource]] = {}
@@ -119,16 +120,17 @@ class Clients:
             self._forget(call)
 
     async def heartbeat(self, call: Call, caller: Caller, request: HeartbeatRequest) -> HeartbeatResponse:
-        """Handle Heartbeat: every request has all that is needed, so no state is kept."""
+        """Handle Heartbeat: the messages of a consumer are renewed as long as it is alive."""
         if request.client_type not in (ClientType.PRODUCER, *CONSUMER_TYPES):
             raise _unrecognized(request.client_type)
+        self._renewals.seen(caller)
         return HeartbeatResponse(status=ok())
 
     async def terminate(
         self, call: Call, caller: Caller, request: NotifyClientTerminationRequest
     ) -> NotifyClientTerminationResponse:
         """Handle NotifyClientTermination: unfinished messages of a consumer become visible again."""
-        self._forget_consumer(caller)
+        self._renewals.forget_client(caller)
         return NotifyClientTerminationResponse(status=ok())
 
     def rows(self) -> Iterable[RequestRow]:

@@ -87,6 +87,7 @@ class Consumers:
         access: Access,
         topics: Topics,
         groups: Groups,
+        renewals: Renewals,
         client: RemotingClient,
         clock: Clock,
         timeout_ms: int,
@@ -98,12 +99,7 @@ class Consumers:
         self._client = client
         self._clock = clock
         self._timeout_ms = timeout_ms
-        self._renewals = Renewals()
-
-    @property
-    def renewed(self) -> int:
-        """Number of messages whose invisible time the gateway renews."""
-        return len(self._renewals)
+        self._renewals = renewals
 
     async def query_assignment(
         self, call: Call, caller: Caller, request: QueryAssignmentRequest
@@ -198,7 +194,7 @@ class Consumers:
 
     async def renew(self) -> None:
         """Extend the invisible time of the messages that push consumers work on."""
-        for renewal in self._renewals.due(self._clock.wall_ms()):
+        for renewal in self._renewals.due():
             renewal.changed.clear()
             try:
                 renewal.handle = await self._change(
@@ -208,10 +204,6 @@ class Consumers:
                 _log.info("receipt_not_renewed", group=renewal.group, topic=renewal.topic, error=str(error))
             finally:
                 renewal.changed.set()
-
-    def forget_client(self, caller: Caller) -> None:
-        """Stop the renewals of a client that has ended."""
-        self._renewals.forget_client(caller)
 
     async def _popped(self, call: Call, caller: Caller, request: ReceiveMessageRequest) -> list[MessageExt]:
         # Not cancelled with the call: the broker may have claimed messages already.

@@ -3,7 +3,8 @@
     handle   <receipt of POP, eight fields> <CommitLog offset>
 
 A push consumer sets no invisible time; the gateway renews its messages until they are acked, or for
-`RENEWAL_MS_MAX`. If the gateway ends, they become visible again within `INVISIBLE_MS`.
+`RENEWAL_MS_MAX`. If the gateway or the client ends, they become visible again: within `INVISIBLE_MS`, and
+`CLIENT_TIMEOUT_MS` after the last heartbeat of a client that was killed.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import Final, NamedTuple
 from actors.gateway.callers import Caller
 from actors.gateway.proto.definition_pb2 import Code
 from actors.gateway.statuses import RpcFailed
+from store.clock import Clock
 from store.message.pop_records import Receipt
 from store.store_errors import MessageInvalid
 
@@ -25,6 +27,8 @@ INVISIBLE_MS: Final = 60_000
 RENEW_BEFORE_MS: Final = 20_000
 RENEWAL_MS_MAX: Final = 3 * 3600 * 1000
 RENEWED_MAX: Final = 200_000
+CLIENT_TIMEOUT_MS: Final = 60_000
+"""SDKs send a heartbeat every 10 s."""
 _HANDLE_FIELDS: Final = 9
 
 
@@ -80,8 +84,10 @@ class Renewal:
 class Renewals:
     """The messages that the push consumers of one gateway work on, by group and first handle."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
         self._renewals: OrderedDict[tuple[str, str], Renewal] = OrderedDict()
+        self._seen: dict[tuple[str, str], int] = {}  # last signs of life of the clients, in ms
 
     def __len__(self) -> int:
         return len(self._renewals)
@@ -89,8 +95,14 @@ class Renewals:
     def add(self, renewal: Renewal) -> None:
         """Renew a message from now on. Over the limit, the oldest ones are not renewed any more."""
         self._renewals[renewal.group, renewal.handle.encode()] = renewal
+        self._seen[_owner(renewal.caller)] = self._clock.wall_ms()
         while len(self._renewals) > RENEWED_MAX:
             self._renewals.popitem(last=False)
+
+    def seen(self, caller: Caller) -> None:
+        """Note that a client is alive."""
+        if _owner(caller) in self._seen:
+            self._seen[_owner(caller)] = self._clock.wall_ms()
 
     async def take(self, caller: Caller, group: str, text: str) -> Handle:
         """Return the present handle for the one that the client has, and stop the renewal.
@@ -104,11 +116,19 @@ class Renewals:
         await renewal.changed.wait()
         return renewal.handle
 
-    def due(self, now_ms: int) -> Iterable[Renewal]:
-        """Return the messages that must be renewed now; forget those that are renewed for too long."""
+    def due(self) -> Iterable[Renewal]:
+        """Return the messages that must be renewed now.
+
+        Forget those that are renewed for too long, or whose client sends no heartbeats any more.
+        """
+        now_ms = self._clock.wall_ms()
+        self._seen = {
+            client: seen_ms for client, seen_ms in self._seen.items() if now_ms - seen_ms < CLIENT_TIMEOUT_MS
+        }
         for key, renewal in list(self._renewals.items()):
             visible_ms = renewal.handle.visible_ms
-            if renewal.until_ms <= now_ms or visible_ms <= now_ms:
+            is_gone = _owner(renewal.caller) not in self._seen
+            if is_gone or renewal.until_ms <= now_ms or visible_ms <= now_ms:
                 del self._renewals[key]
             elif visible_ms - now_ms <= RENEW_BEFORE_MS:
                 yield renewal
@@ -118,9 +138,10 @@ class Renewals:
 
         The address may have changed, as clients reconnect; the user may not: client ids are no secret.
         """
-        ended = (caller.client_id, caller.user)
-        of_client = [
-            key for key, each in self._renewals.items() if (each.caller.client_id, each.caller.user) == ended
-        ]
-        for key in of_client:
+        ended = _owner(caller)
+        for key in [key for key, each in self._renewals.items() if _owner(each.caller) == ended]:
             del self._renewals[key]
+
+
+def _owner(caller: Caller) -> tuple[str, str]:
+    return caller.client_id, caller.user

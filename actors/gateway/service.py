@@ -20,6 +20,7 @@ from actors.gateway.grpc.calls import Call, Method, unary
 from actors.gateway.grpc.server import GrpcServer
 from actors.gateway.members import Members
 from actors.gateway.proto import service_pb2 as rpc
+from actors.gateway.receipts import Renewals
 from actors.gateway.self_signed import SelfSigned
 from actors.gateway.sends import Sends
 from actors.gateway.statuses import RpcFailed, status_of
@@ -74,9 +75,9 @@ class GatewayService:
             refresh_ms,
             timeout_ms,
         )
-        self._consumers = Consumers(access, topics, groups, self._client, clock, timeout_ms)
-        forget, members = self._consumers.forget_client, Members(topics, self._client, clock)
-        self._clients = Clients(access, topics, self._client, client_id, groups, members, forget)
+        renewals, members = Renewals(clock), Members(topics, self._client, clock)
+        self._consumers = Consumers(access, topics, groups, renewals, self._client, clock, timeout_ms)
+        self._clients = Clients(access, topics, self._client, client_id, groups, members, renewals)
         from_brokers.add_rows(self._clients.rows())
         sends = Sends(topics, self._client, clock, timeout_ms)
         limits = RemotingLimits(idle_ms=IDLE_MS, max_connections=settings.max_connections)
@@ -106,7 +107,7 @@ class GatewayService:
                 "renewed_messages",
                 Kind.GAUGE,
                 "",
-                lambda: self._consumers.renewed,
+                lambda: len(renewals),
                 "Messages whose invisible time is renewed for push consumers.",
                 metric="raymq_gateway_renewed_messages",
             ),

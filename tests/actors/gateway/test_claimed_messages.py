@@ -15,6 +15,7 @@ from actors.gateway.groups import Groups
 from actors.gateway.grpc.calls import Call
 from actors.gateway.proto import definition_pb2 as v2
 from actors.gateway.proto import service_pb2 as rpc
+from actors.gateway.receipts import Renewals
 from actors.gateway.topics import Topics
 from actors.remoting.client import RemotingClient
 from actors.remoting.codes import RequestCode
@@ -90,10 +91,12 @@ class ReceiveCall:
         self.sent.append(response)
 
 
-def consumers_of(broker: ClaimingBroker) -> Consumers:
+def consumers_of(broker: ClaimingBroker, renewals: Renewals | None = None) -> Consumers:
     client, topics, groups = cast("RemotingClient", broker), cast("Topics", broker), cast("Groups", broker)
     clock = SystemClock()
-    return Consumers(Access(None, client, clock, 1000, 1000), topics, groups, client, clock, 1000)
+    access = Access(None, client, clock, 1000, 1000)
+    renewals = Renewals(clock) if renewals is None else renewals
+    return Consumers(access, topics, groups, renewals, client, clock, 1000)
 
 
 def receiving(consumers: Consumers, call: ReceiveCall) -> asyncio.Task[None]:
@@ -131,15 +134,15 @@ def test_messages_of_a_cancelled_receive_are_each_released() -> None:
 def test_messages_that_a_client_does_not_read_are_released_when_it_cancels() -> None:
     async def story() -> None:
         broker = ClaimingBroker()
-        consumers, call = consumers_of(broker), ReceiveCall(reads=2, auto_renew=True)
+        renewals, call = Renewals(SystemClock()), ReceiveCall(reads=2, auto_renew=True)
         broker.may_respond.set()
-        task = receiving(consumers, call)
+        task = receiving(consumers_of(broker, renewals), call)
         await call.is_blocked.wait()  # in the second message
         task.cancel()
         await asyncio.wait([task])
         [release] = broker.spawned
         await release
         assert broker.released == [1, 2]
-        assert consumers.renewed == 1
+        assert len(renewals) == 1
 
     asyncio.run(story())

@@ -10,6 +10,7 @@ import pytest
 from google.protobuf.duration_pb2 import Duration
 
 from actors.gateway.callers import Caller
+from actors.gateway.clients import Clients
 from actors.gateway.proto import service_pb2 as rpc
 from actors.gateway.proto.definition_pb2 import (
     ClientType,
@@ -22,13 +23,14 @@ from actors.gateway.proto.definition_pb2 import (
     Subscription,
     SubscriptionEntry,
 )
-from actors.gateway.receipts import Handle, Renewal, Renewals
+from actors.gateway.receipts import CLIENT_TIMEOUT_MS, Handle, Renewal, Renewals
 from actors.gateway.statuses import RpcFailed
 from actors.remoting.bodies.connected import ConsumerConnection
 from actors.remoting.codes import RequestCode
 from actors.remoting.headers import ConsumerGroupHeader
 from store.message.pop_records import NORMAL, Receipt
 from tests.actors.gateway.gateways import GrpcClient, message, with_gateway
+from tests.conftest import ClockAtRest
 from tests.eventually import eventually_async
 
 CLIENT = "client@test"
@@ -248,25 +250,52 @@ def handle(pop_ms: int) -> Handle:
 
 
 def test_renewals_are_due_before_the_message_is_visible() -> None:
-    renewals = Renewals()
+    clock = ClockAtRest(0)
+    renewals = Renewals(clock)
+
+    def due(now_ms: int) -> list[Renewal]:
+        clock.set_wall_ms(now_ms)
+        renewals.seen(Caller("c1"))
+        return list(renewals.due())
+
     renewals.add(Renewal(Caller("c1"), "g", "T", handle(0), until_ms=100_000))
-    assert list(renewals.due(39_999)) == []
-    [renewal] = renewals.due(40_000)
+    assert due(39_999) == []
+    [renewal] = due(40_000)
     renewal.handle = handle(40_000)
-    assert list(renewals.due(79_999)) == []
-    assert len(list(renewals.due(80_000))) == 1
-    assert list(renewals.due(100_000)) == []  # renewed for long enough
+    assert due(79_999) == []
+    assert len(due(80_000)) == 1
+    assert due(100_000) == []  # renewed for long enough
     assert len(renewals) == 0
     renewals.add(Renewal(Caller("c2", "alice"), "g", "T", handle(0), until_ms=100_000))
     renewals.forget_client(Caller("c2", "alice", "192.0.2.9"))  # it has reconnected
     assert len(renewals) == 0
 
 
+def test_messages_of_a_client_without_heartbeats_are_not_renewed(clock: ClockAtRest) -> None:
+    renewals, now_ms = Renewals(clock), clock.wall_ms()
+    callers = [Caller("killed", "alice"), Caller("alive", "alice")]
+    for caller in callers:
+        for user in ("alice", "bob"):
+            each = caller._replace(user=user)
+            renewals.add(Renewal(each, f"g{each}", "T", handle(now_ms + 10_000), until_ms=now_ms * 2))
+    clock.advance(CLIENT_TIMEOUT_MS - 1)
+    assert len(list(renewals.due())) == 4
+    unused: Any = None
+    clients = Clients(unused, unused, unused, "gateway", unused, unused, renewals)
+    beat = rpc.HeartbeatRequest(group=GROUP, client_type=ClientType.PUSH_CONSUMER)
+    asyncio.run(clients.heartbeat(unused, Caller("alive", "alice", "192.0.2.9"), beat))
+    clock.advance(1)
+    assert [each.caller for each in renewals.due()] == [Caller("alive", "alice")]
+    assert len(renewals) == 1
+
+
 def test_another_user_cannot_end_a_renewal() -> None:
     async def story() -> None:
-        renewals, text = Renewals(), handle(0).encode()
+        clock = ClockAtRest(0)
+        renewals, text = Renewals(clock), handle(0).encode()
         renewals.add(Renewal(Caller("c1", "alice"), "g", "T", handle(0), until_ms=100_000))
-        [renewal] = renewals.due(40_000)
+        clock.set_wall_ms(40_000)
+        [renewal] = renewals.due()
         renewal.handle = handle(40_000)
         renewals.forget_client(Caller("c1", "bob"))
         assert await renewals.take(Caller("c1", "bob"), "g", text) == handle(0)
