@@ -1,6 +1,6 @@
 """Typed headers of the requests of administration tools such as mqadmin."""
 
-from actors.remoting.header import ClientId, Group, Header, Int, Long, Name, Text, Topic
+from actors.remoting.header import ClientId, Count, Group, Header, Id, IdOrNone, Int, Long, Name, Text, Topic
 
 
 class ConsumeStatsHeader(Header):
@@ -131,9 +131,9 @@ class ReplaceQueueFileHeader(Header):
     """
 
     topic: Topic
-    queue_id: Int
-    offset: Long
-    crc: Long
+    queue_id: Id
+    offset: Count
+    crc: Count
 
 
 class RestartBrokerHeader(Header):
@@ -154,10 +154,10 @@ class ChangeRaftMembersHeader(Header):
     An empty store id means none. `add_address` is the address of the broker to add.
     """
 
-    add_replica: Int = -1
+    add_replica: IdOrNone = -1
     add_store_id: Name = ""
     add_address: Name = ""
-    remove_replica: Int = -1
+    remove_replica: IdOrNone = -1
     remove_store_id: Name = ""
 
 

@@ -2,9 +2,12 @@
 
 from actors.remoting.header import (
     ClientId,
+    Count,
     FrameText,
     Group,
     Header,
+    Id,
+    IdOrNone,
     Int,
     Long,
     Name,
@@ -257,7 +260,7 @@ class AppendBatchHeader(Header):
     """
 
     topic: Topic
-    queue_id: Int = -1
+    queue_id: IdOrNone = -1
 
 
 class AppendBatchResponse(Header):
@@ -281,7 +284,7 @@ class SendRunsHeader(Header):
     topic: Topic
     producer_group: Group | None = None
     default_topic: Topic = "TBW102"
-    default_topic_queue_nums: Int = 4
+    default_topic_queue_nums: Id = 4
 
 
 class SendRunsResponse(Header):
@@ -302,15 +305,15 @@ class PullRecordsHeader(Header):
     """
 
     topic: Topic
-    queue_id: Int
+    queue_id: Id
     queue_offset: Long
     consumer_group: Group = ""
-    max_messages: Long = 1 << 20
-    max_bytes: Long = 4 * 1024 * 1024
-    wait_ms: Long = 0
+    max_messages: Count = 1 << 20
+    max_bytes: Count = 4 * 1024 * 1024
+    wait_ms: Count = 0
     subscription: FrameText = "*"
     expression_type: Name = "TAG"
-    commit_offset: Long | None = None
+    commit_offset: Count | None = None
 
 
 class PullRecordsResponse(Header):
@@ -359,7 +362,7 @@ class RaftMessageHeader(Header):
     """Header of RAFT_MESSAGE (7210): the group, the member that the message is for, the sender's address."""
 
     raft_group: Name
-    to_replica: Int
+    to_replica: Id
     to_store_id: Name
     sender_address: Name = ""
 
@@ -367,7 +370,7 @@ class RaftMessageHeader(Header):
 class TransferLeadershipHeader(Header):
     """Header of TRANSFER_LEADERSHIP (7215)."""
 
-    to_replica: Int
+    to_replica: Id
     dry_run: bool = False
 
 

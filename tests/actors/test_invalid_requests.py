@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +22,9 @@ from actors.remoting.command import RemotingCommand
 from actors.remoting.raymq_requests import CommitOffsetsBody
 from actors.remoting.remoting_errors import Refused
 from actors.remoting.request import RequestRow
-from actors.remoting.table import RequestTable
 from store.clock import SystemClock
 from tests.actors.broker.brokers import TIMEOUT_MS, Peer, run, settings_of, with_broker
+from tests.actors.broker.replication.raft.groups import Group
 from tests.actors.header_names import least_fields
 
 Ask = Callable[[RemotingCommand], Awaitable[RemotingCommand]]
@@ -40,6 +40,14 @@ VALID: dict[int, tuple[type[Body], dict[str, Any]]] = {
     CODE.FORWARD_HEARTBEAT: (HeartbeatData, {"clientID": "c"}),
 }
 """Requests with a JSON body of declared fields, and a valid body."""
+NEGATIVE: dict[tuple[int, str], tuple[str, ...]] = {
+    (CODE.APPEND_BATCH, "queueId"): ("-2",),  # -1: the broker chooses
+    (CODE.CHANGE_RAFT_MEMBERS, "addReplica"): ("-2",),  # -1: none
+    (CODE.CHANGE_RAFT_MEMBERS, "removeReplica"): ("-2",),
+    (CODE.PULL_RECORDS, "queueOffset"): (),  # out of range: a pull status, as in RocketMQ
+    (CODE.FORWARD_HEARTBEAT, "version"): (),  # as the client has sent it
+}
+"""Negative numbers that are invalid, for the fields that accept others; all others accept none."""
 NOT_OBJECTS = (b"", b"[]", b"[1]", b'"x"', b"7", b"null", b"{", b'{"group"', b"\xff\xfe")
 
 
@@ -55,7 +63,8 @@ def wrong_headers(row: RequestRow) -> Iterator[tuple[str, dict[str, str]]]:
         kind = inspect.type_info(field.type)
         kinds = kind.types if isinstance(kind, inspect.UnionType) else (kind,)
         if any(isinstance(each, inspect.IntType) for each in kinds):
-            for value in ("9" * 30, "-" + "9" * 30, "seven", "1.5", ""):
+            negative = NEGATIVE.get((row.code, key), ("-1", "-2"))
+            for value in (*negative, "9" * 30, "-" + "9" * 30, "seven", "1.5", ""):
                 yield key, {**least, key: value}
 
 
@@ -92,7 +101,7 @@ async def refused(ask: Ask, name: str, code: int, ext: dict[str, str], body: byt
     assert name in (response.remark or ""), shown
 
 
-async def refuses_all(table: RequestTable, ask: Ask) -> set[int]:
+async def refuses_all(table: Iterable[RequestRow], ask: Ask) -> set[int]:
     """Send all invalid requests that `table` handles, and return their codes."""
     rows = [row for row in table if row.code in set(CODE)]
     for row in rows:
@@ -138,6 +147,21 @@ def test_invalid_requests_to_broker_and_rebalancer_are_refused_by_name(tmp_path:
         with_broker(of_broker, settings_of(tmp_path))
         run(of_rebalancer)
     assert codes == set(CODE)
+
+
+def test_invalid_requests_to_a_replica_of_a_raft_group_are_refused_by_name(tmp_path: Path) -> None:
+    raft = {CODE.RAFT_MESSAGE, CODE.CHANGE_RAFT_MEMBERS, CODE.GET_RAFT_MEMBERS, CODE.TRANSFER_LEADERSHIP}
+
+    async def story() -> None:
+        async with Group(tmp_path) as group:
+            peer = group.peers[1]  # a transfer to replica 1 changes nothing here
+            await refuses_all(
+                [row for row in peer.broker.graph.loop.requests if row.code in raft],
+                lambda command: peer.client.invoke(peer.broker.address, command, TIMEOUT_MS),
+            )
+
+    with structlog.testing.capture_logs():
+        run(story)
 
 
 def test_number_in_a_text_of_a_commit_is_accepted() -> None:

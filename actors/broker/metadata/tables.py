@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
 from functools import partial
-from typing import Annotated, Any
-
-from msgspec import Meta
+from typing import Any
 
 from actors.broker.broker_settings import BrokerSettings
 from actors.broker.metadata.config_files import (
@@ -26,7 +24,7 @@ from actors.broker.metadata.request_modes import RequestModes
 from actors.broker.metadata.topics import Topics
 from actors.remoting.bodies.routes import RegisterBrokerBody
 from actors.remoting.codes import RayMQRequestCode, RequestCode
-from actors.remoting.header import I32_MAX, I64_MAX
+from actors.remoting.header import I32_MAX, Count
 from store.clock import Clock
 from store.message.data_version import DataVersion
 from store.message.group_config import SubscriptionGroupConfig
@@ -46,8 +44,6 @@ from store.metadata.pieces import table_pieces
 
 REGISTRATION_BYTES = 1 << 20
 """Size of one part of a registration: about 5,000 topics, encoded in 5 ms."""
-
-Generation = Annotated[int, Meta(ge=0, le=I64_MAX)]
 
 
 class Changes:
@@ -248,7 +244,7 @@ def generations_from_json(content: dict[str, Any]) -> dict[str, dict[int, int]]:
     Raises ValueError if one is not a number of RocketMQ's range.
     """
     found = {
-        key: {int(queue): typed(generation, Generation, key) for queue, generation in queues.items()}
+        key: {int(queue): typed(generation, Count, key) for queue, generation in queues.items()}
         for key, queues in table_entries(content, "generations").items()
     }
     for key, queues in found.items():

@@ -207,7 +207,7 @@ class Puller:
         self._reader.check_mode(group, header.topic)
         self._reader.check_queue(header.topic, header.queue_id)
         message_filter = compile_filter(header.subscription, header.expression_type)
-        if header.commit_offset is not None and header.commit_offset >= 0:
+        if header.commit_offset is not None:
             self._offsets.commit(group, header.topic, header.queue_id, header.commit_offset)
         request = PullRequest(
             self,

@@ -18,9 +18,9 @@ from actors.remoting.bodies.body import QueueField, ShapedBody, encode_json, que
 from actors.remoting.codes import ResponseCode
 from actors.remoting.header import (
     CLIENT_ID_CHARS_MAX,
-    I64_MAX,
     AnyListOf,
     ClientId,
+    Count,
     Group,
     Int,
     Long,
@@ -34,8 +34,7 @@ from store.message.json_text import parse_rocketmq_json
 from store.message.message_queue import MessageQueue
 
 _Owner = Annotated[str, Meta(max_length=2 * CLIENT_ID_CHARS_MAX)]
-_NotNegative = Annotated[int, Meta(ge=0, le=I64_MAX)]
-_HeldRow = tuple[Group, _Owner, Topic, Name, Int, _NotNegative, _NotNegative]
+_HeldRow = tuple[Group, _Owner, Topic, Name, Int, Count, Count]
 
 
 class LockRequest(ShapedBody):

@@ -8,19 +8,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated
 
 import msgspec
 
-_Number = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
-_QueueId = Annotated[int, msgspec.Meta(ge=0, le=(1 << 31) - 1)]
+from actors.remoting.header import Count, Id
 
 
 class QueueEnds(msgspec.Struct):
     """Ends of queues by topic, each with its queue id."""
 
-    position: _Number
-    ends: Mapping[str, Sequence[tuple[_QueueId, _Number]]] = msgspec.field(name="queueEnds")
+    position: Count
+    ends: Mapping[str, Sequence[tuple[Id, Count]]] = msgspec.field(name="queueEnds")
 
     def encode(self) -> bytes:
         """Return the body."""
