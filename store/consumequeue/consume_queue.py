@@ -1,61 +1,19 @@
 """ConsumeQueue: maps the offsets of one queue to positions in the CommitLog.
 
-The unit of queue offset n (`store.consumequeue.unit`) is at byte 20 n, counted over all files of the queue.
-The files are sparse, have a fixed size, and are named by the byte position of their first unit. Zeros follow
-the last unit. Filler units reserve the queue offsets of records that no longer exist.
+`store.consumequeue.readable_queue` has the layout of the files and the reads. This module writes: it appends
+units, truncates, deletes files at either end, and describes the queue for a checkpoint.
 """
 
 import os
-from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
-
-from store.consumequeue.unit import FILLER, UNIT, UNIT_BYTES, Unit
-from store.disk.files import Descriptors, settled_time_ns, zero_data
+from store.consumequeue.queue_files import QueueFiles
+from store.consumequeue.readable_queue import ReadableQueue
+from store.consumequeue.unit import FILLER, UNIT_BYTES
+from store.disk.files import settled_time_ns, zero_data
 from store.disk.files import write_all as write_bytes
-from store.disk.residency import Residency
 from store.message.crc import running_crc
-from store.store_errors import StoreError
-
-_UNIT_ROW = np.dtype(f"V{UNIT_BYTES}")
-_FILLER_ROW = np.frombuffer(FILLER, dtype=_UNIT_ROW)
-_READ_UNITS_MAX = 65_536
-
-
-class AssignedOffsets:
-    """The queue offset that the next appended message of each queue gets, in one array for compiled code."""
-
-    def __init__(self) -> None:
-        self.offsets = np.zeros(256, np.int64)
-        self.view = self.offsets.data
-        self.version = 0
-        """Changes when a queue was removed: its index is not used again."""
-        self._count = 0
-
-    def add(self) -> int:
-        """Return the index of a new queue."""
-        index = self._count
-        if index == len(self.offsets):
-            self.offsets = np.concatenate((self.offsets, np.zeros(index, np.int64)))
-            self.view = self.offsets.data
-        self._count += 1
-        return index
-
-
-class QueueFiles(NamedTuple):
-    """The file size, open descriptors and other objects that all consume queues of a store share.
-
-    `changed` lists the queues that changed since the last checkpoint; each queue occurs once.
-    """
-
-    file_bytes: int
-    units_per_file: int
-    descriptors: Descriptors
-    changed: "list[ConsumeQueue]"
-    residency: Residency
-    assigned: AssignedOffsets
 
 
 class QueueSnapshot(NamedTuple):
@@ -78,64 +36,18 @@ class QueueSnapshot(NamedTuple):
     """
 
 
-class ConsumeQueue:
-    """The units of one queue.
+class ConsumeQueue(ReadableQueue):
+    """A queue whose units are appended, truncated and described for checkpoints."""
 
-    `next_offset` is the queue offset of the next unit to be dispatched. `assigned_offset` is the queue offset
-    that the next appended message gets; it is larger while appended messages wait for dispatch.
-    """
-
-    __slots__ = (
-        "_crcs",
-        "_directory",
-        "_dirty_from",
-        "_files",
-        "_files_end",
-        "_times_ns",
-        "assigned_index",
-        "end_physical_offset",
-        "first_offset",
-        "min_offset",
-        "next_offset",
-        "queue_id",
-        "topic",
-    )
+    __slots__ = ("_crcs", "_dirty_from", "_times_ns")
 
     def __init__(self, topic: str, queue_id: int, directory: str, files: QueueFiles) -> None:
-        """Create a queue without units. `directory` is the path of the queue's files.
-
-        The directory is created together with the first file.
-        """
-        self.topic = topic
-        self.queue_id = queue_id
-        self._directory = directory
-        self._files = files
-        self.first_offset = 0  # the first unit of the first file
-        self.min_offset = 0  # the first unit whose record is still in the log
-        self.next_offset = 0
-        self.assigned_index = files.assigned.add()
-        self.end_physical_offset = 0  # the end of the last unit's record
-        self._files_end = 0  # files exist for offsets below this
+        super().__init__(topic, queue_id, directory, files)
         self._dirty_from = -1  # the first unit changed since the last snapshot; -1 if none
         self._crcs: list[int] = []  # CRC of the units of each file
         self._times_ns: list[int] = []  # modification time of each file, as in QueueSnapshot
 
-    @property
-    def assigned_offset(self) -> int:
-        """The queue offset that the next appended message gets."""
-        return self._files.assigned.view[self.assigned_index]
-
-    @assigned_offset.setter
-    def assigned_offset(self, offset: int) -> None:
-        self._files.assigned.view[self.assigned_index] = offset
-
-    @property
-    def directory(self) -> str:
-        """Path of the directory with the queue's files.
-
-        It is a string to save memory, because a store may have 20,000 queues.
-        """
-        return self._directory
+    # ---- state for checkpoints -----------------------------------------------------------------------------
 
     def set_extent(self, snapshot: QueueSnapshot, files_end: int) -> None:
         """Set the state of a queue that was found on disk.
@@ -186,21 +98,7 @@ class ConsumeQueue:
         elif offset < self._dirty_from:
             self._dirty_from = offset
 
-    @property
-    def units_per_file(self) -> int:
-        """Number of units in one file."""
-        return self._files.units_per_file
-
-    def file_offsets(self) -> range:
-        """Return the queue offset at which each file begins."""
-        return range(self.first_offset, self._files_end, self.units_per_file)
-
-    def file_path(self, offset: int) -> str:
-        """Return the path of the file that contains the unit of queue offset `offset`."""
-        place = offset * UNIT_BYTES
-        return f"{self._directory}/{place - place % self._files.file_bytes:020d}"
-
-    # ---- write ---------------------------------------------------------------------------------------------
+    # ---- append --------------------------------------------------------------------------------------------
 
     def append_units(self, units: memoryview, end_physical_offset: int) -> None:
         """Append units at `next_offset`, with one write per file.
@@ -299,9 +197,6 @@ class ConsumeQueue:
             count = min(offset - self.next_offset, self.units_per_file)
             self.append_units(memoryview(FILLER * count), self.end_physical_offset)
 
-    def _file(self, offset: int) -> int:
-        return self._files.descriptors.get(self.file_path(offset))
-
     def _make_file(self, offset: int) -> int:
         path = self.file_path(offset)
         if offset == self.first_offset:
@@ -391,73 +286,6 @@ class ConsumeQueue:
         first = self._dirty_from - self._dirty_from % self.units_per_file
         stop = max(self.next_offset, first + 1)
         return [self.file_path(offset) for offset in range(first, stop, self.units_per_file)]
-
-    # ---- read ----------------------------------------------------------------------------------------------
-
-    def read_units(self, offset: int, count: int) -> bytes:
-        """Return up to `count` units from queue offset `offset` on, as bytes, from one file only.
-
-        Raises StoreError if the file cannot be read, and NotResident if the read would have to wait for the
-        disk inside `resident_only`.
-        """
-        per_file = self.units_per_file
-        count = min(count, self.next_offset - offset, per_file - offset % per_file)
-        if count <= 0 or offset < self.first_offset:
-            return b""
-        wanted_bytes = count * UNIT_BYTES
-        place = offset * UNIT_BYTES % self._files.file_bytes
-        path = self.file_path(offset)
-        try:
-            units = self._files.residency.pread(self._file(offset), wanted_bytes, place, path)
-        except OSError as error:
-            raise StoreError(f"cannot be read: {error.strerror}", path) from error
-        if len(units) != wanted_bytes:
-            raise StoreError(
-                "the queue file was truncated while the store was open: restart to rebuild it",
-                path,
-                len(units),
-            )
-        return units
-
-    def unit_at(self, offset: int) -> Unit:
-        """Return the unit at `offset`. Raises StoreError if the queue does not have it."""
-        units = self.read_units(offset, 1)
-        if not units:
-            reason = f"has no offset {offset}: its offsets are [{self.first_offset}, {self.next_offset})"
-            raise StoreError(f"queue {self.topic}-{self.queue_id} {reason}", self._directory)
-        return Unit(*UNIT.unpack(units))
-
-    def skip_fillers(self, offset: int, stop: int) -> int:
-        """Return the first queue offset in [offset, stop) whose unit is not a filler.
-
-        Returns `stop` if all units are fillers. Raises the errors of `read_units`.
-        """
-        count = 1
-        while offset < stop:
-            units = self.read_units(offset, min(count, stop - offset))
-            rows = np.frombuffer(units, dtype=_UNIT_ROW)
-            real = np.flatnonzero(rows != _FILLER_ROW)
-            if len(real) or not units:
-                return offset + int(real[0]) if len(real) else offset
-            offset += len(rows)
-            count = min(2 * count, _READ_UNITS_MAX)
-        return stop
-
-    def bisect(self, low: int, high: int, is_at_or_after: Callable[[Unit], bool]) -> int:
-        """Search the queue offsets [low, high) for the first unit for which `is_at_or_after` returns True.
-
-        `is_at_or_after` must return False for all units before that unit, and True for all units after it.
-        Fillers are skipped. Returns `high` if there is no such unit. Raises the errors of `read_units`.
-        """
-        stop = high
-        while low < high:
-            middle = (low + high) // 2
-            real = self.skip_fillers(middle, high)
-            if real == high or is_at_or_after(self.unit_at(real)):
-                high = middle
-            else:
-                low = real + 1
-        return self.skip_fillers(low, stop)
 
     def correct_min_offset(self, min_physical_offset: int) -> None:
         """Set `min_offset` to the first queue offset whose record is still in the CommitLog.

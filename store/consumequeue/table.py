@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from store.consumequeue.check import check_queue
-from store.consumequeue.consume_queue import AssignedOffsets, ConsumeQueue, QueueFiles, QueueSnapshot
+from store.consumequeue.consume_queue import ConsumeQueue, QueueSnapshot
+from store.consumequeue.queue_files import AssignedOffsets, QueueFiles
 from store.consumequeue.unit import UNIT_BYTES
 from store.disk.files import Descriptors, sync_directory
 from store.disk.residency import Residency

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from store.clock import NS_PER_MS, Clock
 from store.commitlog.commit_log import CommitLog
 from store.commitlog.mapped_file import MappedFile
-from store.consumequeue.consume_queue import ConsumeQueue
+from store.consumequeue.readable_queue import ReadableQueue
 from store.consumequeue.unit import FILLER_SIZE, UNIT, UNIT_BYTES
 from store.disk.residency import JOINED_GAP_BYTES, READ_AHEAD_FROM_BYTES, NotResident
 from store.kernels import read as kernel
@@ -75,7 +75,7 @@ class GetMessageResult:
     """The CommitLog offset after the last record."""
 
 
-def out_of_range_result(queue: ConsumeQueue | None, offset: int) -> GetMessageResult | None:
+def out_of_range_result(queue: ReadableQueue | None, offset: int) -> GetMessageResult | None:
     """Return the result for a read at `offset` if the queue does not contain this offset.
 
     See docs/store-format.md#read-status.
@@ -114,7 +114,7 @@ class MessageReader:
 
     def read(
         self,
-        queue: ConsumeQueue | None,
+        queue: ReadableQueue | None,
         offset: int,
         max_messages: int,
         max_bytes: int,
@@ -163,7 +163,7 @@ class MessageReader:
 
     def _gather(
         self,
-        queue: ConsumeQueue,
+        queue: ReadableQueue,
         units: NDArray[np.uint8],
         result: GetMessageResult,
         max_messages: int,
@@ -303,7 +303,7 @@ class MessageReader:
             raise NotResident(lacks)
         return min(max_messages, messages) if spans == kernel.SPANS_MAX else max_messages
 
-    def _skip_bad(self, queue: ConsumeQueue, offset: int, physical_offset: int) -> None:
+    def _skip_bad(self, queue: ReadableQueue, offset: int, physical_offset: int) -> None:
         """Log and skip a unit that does not point to a record of its queue offset.
 
         Later units are then served.
@@ -319,7 +319,7 @@ class MessageReader:
                 position=physical_offset,
             )
 
-    def _report_gap(self, queue: ConsumeQueue, first: int, units: NDArray[np.uint8]) -> None:
+    def _report_gap(self, queue: ReadableQueue, first: int, units: NDArray[np.uint8]) -> None:
         """Log the placeholder units among `units`, if any is left after `_put_back`."""
         sizes = units.reshape(-1, UNIT_BYTES)[:, 8:12].copy().view(">i4")[:, 0]
         offsets = first + np.flatnonzero(sizes == FILLER_SIZE)
@@ -335,7 +335,7 @@ class MessageReader:
                 messages=len(offsets),
             )
 
-    def _is_first_report(self, queue: ConsumeQueue, offset: int) -> bool:
+    def _is_first_report(self, queue: ReadableQueue, offset: int) -> bool:
         """Return True if no problem has been logged yet for this queue offset.
 
         Repeated pulls of the same offset therefore log a problem only once.

@@ -3,7 +3,7 @@
 from struct import Struct
 
 from store.commitlog.commit_log import CommitLog
-from store.consumequeue.consume_queue import ConsumeQueue
+from store.consumequeue.readable_queue import ReadableQueue
 from store.disk.residency import NotResident
 from store.index.index_service import IndexService
 from store.kernels.java_hash import plain_key_hash
@@ -106,7 +106,7 @@ class KeyQuery:
         return [self._found[offset] for offset in sorted(self._found)]
 
 
-def offset_by_timestamp(log: CommitLog, queue: ConsumeQueue, timestamp_ms: int, *, upper: bool) -> int:
+def offset_by_timestamp(log: CommitLog, queue: ReadableQueue, timestamp_ms: int, *, upper: bool) -> int:
     """Return the queue offset for a storeTimestamp, as RocketMQ's ConsumeQueue.getOffsetInQueueByTime does.
 
     If `upper` is False, that is the first offset stored at or after the time, or the end of the queue. If
@@ -128,7 +128,7 @@ def offset_by_timestamp(log: CommitLog, queue: ConsumeQueue, timestamp_ms: int, 
     return max(low - 1, queue.min_offset) if upper else queue.skip_fillers(low, queue.next_offset)
 
 
-def _next_valid(log: CommitLog, queue: ConsumeQueue, offset: int, stop: int) -> int:
+def _next_valid(log: CommitLog, queue: ReadableQueue, offset: int, stop: int) -> int:
     """Return a queue offset in [offset, stop) whose record is valid; `stop` if all records are invalid.
 
     It is the first such offset if at most `_PROBED_ONE_BY_ONE` damaged records precede it. A hole may have
@@ -156,7 +156,7 @@ def _next_valid(log: CommitLog, queue: ConsumeQueue, offset: int, stop: int) -> 
     return probe
 
 
-def _stored_at(log: CommitLog, queue: ConsumeQueue, offset: int) -> int | None:
+def _stored_at(log: CommitLog, queue: ReadableQueue, offset: int) -> int | None:
     unit = queue.unit_at(offset)
     if unit.is_filler:
         return None
@@ -177,7 +177,7 @@ def _begins_with_header(record: Buffer, physical_offset: int) -> bool:
     return size == len(record) and magic in (MAGIC_V1, MAGIC_V2) and own_offset == physical_offset
 
 
-def store_timestamp_at(log: CommitLog, queue: ConsumeQueue, offset: int) -> int:
+def store_timestamp_at(log: CommitLog, queue: ReadableQueue, offset: int) -> int:
     """Return the storeTimestamp of the message at a queue offset; -1 if the message does not exist."""
     if not queue.min_offset <= offset < queue.next_offset:
         return -1

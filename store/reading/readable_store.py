@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from store.clock import Clock
 from store.commitlog.positions import Positions
-from store.consumequeue.consume_queue import ConsumeQueue
+from store.consumequeue.readable_queue import ReadableQueue
 from store.consumequeue.unit import UNIT, Unit
 from store.disk.residency import Residency
 from store.reading.message_filter import MATCH_ALL, MessageFilter
@@ -59,7 +59,7 @@ class ReadableStore:
         queue = self._find(topic, queue_id)
         return self._reader.read(queue, offset, max_messages, max_bytes, wanted)
 
-    def _find(self, topic: str, queue_id: int) -> ConsumeQueue | None:
+    def _find(self, topic: str, queue_id: int) -> ReadableQueue | None:
         """Return a queue, or None; its first offset is corrected if log files have been deleted."""
         queue = self._queues.find(topic, queue_id)
         if queue is not None and self.retention.has_stale_queues:

@@ -10,7 +10,8 @@ from pathlib import Path
 from store.commitlog.commit_log import CommitLog
 from store.commitlog.log_paths import LogPaths
 from store.commitlog.positions import Positions
-from store.consumequeue.consume_queue import ConsumeQueue, QueueFiles
+from store.consumequeue.consume_queue import ConsumeQueue
+from store.consumequeue.queue_files import QueueFiles
 from store.consumequeue.table import ConsumeQueueTable
 from store.consumequeue.unit import FILLER, UNIT_BYTES
 from store.disk.files import Descriptors

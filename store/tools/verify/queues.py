@@ -13,7 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from store.commitlog.holes import Hole
-from store.consumequeue.consume_queue import ConsumeQueue, QueueFiles
+from store.consumequeue.consume_queue import ConsumeQueue
+from store.consumequeue.queue_files import QueueFiles
 from store.consumequeue.unit import FILLER, UNIT, UNIT_BYTES, Unit
 from store.disk.files import data_ranges
 from store.tools.verify.findings import Report
