@@ -45,6 +45,10 @@ SECOND_IP = "127.0.0.2"
 RESOURCE = "disk-y"
 THIRD_IP = "127.0.0.3"
 THIRD_RESOURCE = "disk-z"
+LIMIT_MS = int(LIMIT_S * 1000)
+PATIENT = ProducerConfig(
+    group="P", send_timeout_ms=LIMIT_MS, delivery_timeout_ms=LIMIT_MS, route_refresh_ms=1000
+)
 
 
 class OtherNode:
@@ -172,6 +176,23 @@ def failing(multi: Multi) -> dict[str, str]:
     return {entry.actor.name: entry.failing for entry in launch.status(multi.topology)}
 
 
+def receive_all(consumer: PullConsumer, sent: list[bytes]) -> None:
+    """Wait until the consumer, which has subscribed, has received all bodies that were sent."""
+    received: set[bytes] = set()
+
+    def has_all() -> bool:
+        received.update(message.body for message in consumer.poll(1000, 200))
+        return received >= set(sent)
+
+    eventually(has_all, "every acknowledged message")
+
+
+def log_of(home: Path, broker: str) -> bytes:
+    """Return the bytes of the CommitLog of a broker or replica of a group."""
+    files = sorted((home / "store" / broker / "commitlog").glob("0*"))
+    return b"".join(file.read_bytes() for file in files)
+
+
 def test_loopback_address_is_refused_on_several_nodes(multi: Multi, raymq: RayMQ) -> None:
     with pytest.raises(
         TopologyError, match=r"brokers\[0\]\.advertised_host: advertised address 127\.0\.0\.1"
@@ -286,13 +307,7 @@ def test_broker_of_a_lost_node_restarts_with_all_messages(multi: Multi) -> None:
         multi.node.start()
         eventually(lambda: not any(failing(multi).values()), "all serving again")
         assert pid_of("y-0") != before
-        received: set[bytes] = set()
-
-        def has_all() -> bool:
-            received.update(message.body for message in consumer.poll(1000, 200))
-            return received >= set(sent)
-
-        eventually(has_all, "every acknowledged message")
+        receive_all(consumer, sent)
     # A new producer fetches the new route; running clients refresh theirs only every 30 s.
     with Producer(multi.nameserver, group="multi") as producer:
         assert send(producer, 40) == {"x", "y"}
@@ -332,13 +347,9 @@ def roles(file: Path) -> dict[str, ReplicaRole]:
 def test_promotion_after_the_node_of_the_master_is_lost(multi: Multi, group: Path, tmp_path: Path) -> None:
     """The slave has each acknowledged message. Sends are refused until the old master follows it."""
     (nameserver,) = launch.find_nameservers("group")
-    limit_ms = int(LIMIT_S * 1000)
-    config = ProducerConfig(
-        group="P", send_timeout_ms=limit_ms, delivery_timeout_ms=limit_ms, route_refresh_ms=1000
-    )
     eventually(lambda: roles(group)["z-1"].is_in_sync, "the slave to follow")
     sent: list[bytes] = []
-    with Producer(nameserver, config=config) as producer, PullConsumer(nameserver, "G") as consumer:
+    with Producer(nameserver, config=PATIENT) as producer, PullConsumer(nameserver, "G") as consumer:
         for _ in range(100):
             producer.send("T", b"%d" % len(sent))
             sent.append(b"%d" % len(sent))
@@ -350,27 +361,17 @@ def test_promotion_after_the_node_of_the_master_is_lost(multi: Multi, group: Pat
         with pytest.raises(BrokerRefused, match="1 of in_sync_replicas 2"):
             producer.send("T", b"refused")
         consumer.subscribe("T")
-        received: set[bytes] = set()
-
-        def has_all() -> bool:
-            received.update(message.body for message in consumer.poll(1000, 200))
-            return received >= set(sent)
-
-        eventually(has_all, "every acknowledged message")
+        receive_all(consumer, sent)
 
     multi.node.start()
     launch.up(group)
     eventually(lambda: roles(group)["z-0"].is_in_sync, "the return of the former master")
-    with Producer(nameserver, config=config) as producer:
+    with Producer(nameserver, config=PATIENT) as producer:
         producer.send("T", b"accepted again")
     eventually(lambda: roles(group)["z-0"].lag_bytes == 0, "the former master to follow")
     assert roles(group)["z-1"].name == "master"
     launch.down(load_topology(group))
-    logs = [
-        b"".join(each.read_bytes() for each in sorted((tmp_path / "store" / name / "commitlog").glob("0*")))
-        for name in ("z-0", "z-1")
-    ]
-    assert logs[0] == logs[1]
+    assert log_of(tmp_path, "z-0") == log_of(tmp_path, "z-1")
 
 
 @pytest.fixture
@@ -409,10 +410,6 @@ def test_raft_group_continues_when_the_node_of_its_leader_is_lost(
 ) -> None:
     file, third = raft
     (nameserver,) = launch.find_nameservers("raft")
-    limit_ms = int(LIMIT_S * 1000)
-    config = ProducerConfig(
-        group="P", send_timeout_ms=limit_ms, delivery_timeout_ms=limit_ms, route_refresh_ms=1000
-    )
 
     def pid(actor: str) -> int:
         return int(status_of(ActorName("raft", actor), LIMIT_S)["pid"])
@@ -425,7 +422,7 @@ def test_raft_group_continues_when_the_node_of_its_leader_is_lost(
         return found.replace("z-0", "")
 
     sent: list[bytes] = []
-    with Producer(nameserver, config=config) as producer, PullConsumer(nameserver, "G") as consumer:
+    with Producer(nameserver, config=PATIENT) as producer, PullConsumer(nameserver, "G") as consumer:
 
         def send() -> None:
             for _ in range(100):
@@ -441,20 +438,11 @@ def test_raft_group_continues_when_the_node_of_its_leader_is_lost(
         eventually(lambda: not node.is_up and not psutil.pid_exists(before), "the loss of the node")
         send()
         consumer.subscribe("T")
-        received: set[bytes] = set()
-
-        def has_all() -> bool:
-            received.update(message.body for message in consumer.poll(1000, 200))
-            return received >= set(sent)
-
-        eventually(has_all, "every acknowledged message")
+        receive_all(consumer, sent)
     node.start()
     launch.up(file)
     eventually(lambda: roles(file)[lost].lag_bytes == 0, "the replica on the lost node to follow")
     launch.down(load_topology(file))
-    logs = [
-        b"".join(each.read_bytes() for each in sorted((tmp_path / "store" / name / "commitlog").glob("0*")))
-        for name in ("z-0", "z-1", "z-2")
-    ]
-    ends = [log.rstrip(b"\0") for log in logs]  # the leaders that were stopped one by one have more records
+    ends = [log_of(tmp_path, name).rstrip(b"\0") for name in ("z-0", "z-1", "z-2")]
+    # The leaders that were stopped one by one have more records.
     assert all(max(ends, key=len).startswith(end) for end in ends)
