@@ -13,7 +13,18 @@ from actors.raft.messages import Message, Records, RepairBytes
 
 
 class SavedTerm(NamedTuple):
-    """What a replica must remember over a restart besides its log: the content of `raymq.raft`."""
+    """What a replica must remember over a restart besides its log: the content of `raymq.raft`.
+
+    Two offsets say what to do with the log that is on disk at the start, by the offset at which it begins:
+
+        0           join_offset            history_begin
+        | another log    | deleted files are back | the log as it was left …
+        | remove it      | use it from            | use all of it
+        |                | `history_begin` on     |
+
+    Deletions move the beginning of the log past `history_begin`; a power loss may undo them. The bytes between
+    the two offsets belong to this log, but the group records that say which terms wrote them may be gone.
+    """
 
     term: int = 0
     voted_for: Member | None = None
@@ -27,15 +38,9 @@ class SavedTerm(NamedTuple):
     They are in the log, too, but its first files may be deleted, and a record may be damaged.
     """
     join_offset: int = 0
-    """Where this log began when it replaced another one (see `JoinFrom`), or 0.
-
-    A log that begins earlier is still the other one.
-    """
+    """Where this log began when it replaced another one (see `JoinFrom`), or 0."""
     history_begin: int = 0
-    """The CommitLog offset from which on `history` is complete.
-
-    A log that begins earlier has files that were deleted before a power loss: it is used from here on.
-    """
+    """The CommitLog offset from which on `history` is complete: where the log began when it was saved."""
 
 
 class SaveTerm(NamedTuple):
