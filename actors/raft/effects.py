@@ -17,7 +17,7 @@ class SavedTerm(NamedTuple):
 
     Two offsets say what to do with the log that is on disk at the start, by the offset at which it begins:
 
-        0           join_offset            history_begin
+        0                join_offset              history_begin
         | another log    | deleted files are back | the log as it was left …
         | remove it      | use it from            | use all of it
         |                | `history_begin` on     |

@@ -83,7 +83,7 @@ def delete(
 
     with open_admin(nameserver, as_json=as_json) as (admin, out):
         what = f"the rule of {name} for {resource}" if resource else f"all rules of {name}"
-        confirmed(f"Delete {what}?", yes=yes or resource is not None)
+        confirmed(f"Delete {what}?", yes=yes)
         admin.delete_policies(name, resource)
         out.done(f"deleted {what}", user=name, resource=resource)
 

@@ -114,7 +114,7 @@ def test_rules_are_set_listed_and_deleted(raymq: Raymq, tmp_path: Path) -> None:
     }  # fmt: skip
     assert rules["Group:g*"]["actions"] == ["Pub", "Sub"]
     assert "Topic:a" in raymq.shown("acl", "list")
-    raymq.ok("acl", "delete", "bob", "-r", "Topic:a")
+    raymq.ok("acl", "delete", "bob", "-r", "Topic:a", "--yes")
     assert [row["resource"] for row in raymq.ok("acl", "list", "bob")] == ["Group:g*"]
     raymq.ok("acl", "delete", "bob", "--yes")
     assert raymq.ok("acl", "list", "bob") == []

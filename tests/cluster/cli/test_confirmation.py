@@ -19,6 +19,7 @@ from tests.cluster.cli.test_help import pages
 REFUSED = "Standard input is not a terminal: confirm with --yes"
 ASKING = [
     "topic delete TOPIC", "group delete GROUP", "user delete alice", "acl delete alice",
+    "acl delete alice -r Topic:a",
     "dlq resend GROUP", "dlq purge GROUP",
     "offset reset GROUP TOPIC --to earliest", "group reset GROUP TOPIC --to earliest",
     "offset skip GROUP TOPIC", "offset clone GROUP GROUP-2",
