@@ -22,8 +22,9 @@ class SavedTerm(NamedTuple):
         | remove it      | use it from            | use all of it
         |                | `history_begin` on     |
 
-    Deletions move the beginning of the log past `history_begin`; a power loss may undo them. The bytes between
-    the two offsets belong to this log, but the group records that say which terms wrote them may be gone.
+    Deletions move the beginning of the log past `history_begin`; a power loss may undo them. The bytes
+    between the two offsets belong to this log, but the group records that say which terms wrote them may be
+    gone.
     """
 
     term: int = 0
