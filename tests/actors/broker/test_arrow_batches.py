@@ -14,7 +14,7 @@ from actors.broker.arrow_batches import BATCHES_MAX, PROPERTIES_MAX, ROWS_MAX, b
 from actors.remoting.codes import ResponseCode
 from actors.remoting.command import MAX_FRAME_BYTES
 from actors.remoting.remoting_errors import Refused
-from store.message.batch import decode_batch
+from tests.store.kernels.plain_batch import decode_batch
 
 MAP = pa.map_(pa.string(), pa.string())
 TABLE = pa.table(

@@ -15,7 +15,6 @@ from store.kernels.batches import Piece
 from store.kernels.columns_to_records import RowBatch, TextColumn, row_error
 from store.kernels.encode import EncodedRecords, check_room
 from store.kernels.stamp import Stamp, record_error, run_error
-from store.message.batch import decode_batch, encode_element
 from store.message.buffers import Buffer
 from store.message.crc import crc32
 from store.message.message import MessageExt
@@ -37,6 +36,7 @@ from store.message.record import (
 from store.message.runs import Runs
 from store.message.tags import java_hash
 from store.store_errors import RecordDamaged
+from tests.store.kernels.plain_batch import decode_batch, encode_element
 
 _NAME_END, _PAIR_END = 1, 2
 

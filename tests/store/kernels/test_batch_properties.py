@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from store.kernels.batch_properties import NAMES_MAX, with_properties
-from store.message.batch import BatchElement, decode_batch, encode_element
 from store.store_errors import MessageInvalid
+from tests.store.kernels.plain_batch import BatchElement, decode_batch, encode_element
 from tests.store.kernels.plain_records import with_properties_plain
 
 NO_LIMIT = 1 << 30

@@ -6,10 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from store.message.batch import decode_batch, encode_batch
+from store.message.batch import encode_batch
 from store.message.message import Message
 from store.message.properties import encode_properties
 from store.store_errors import MessageInvalid
+from tests.store.kernels.plain_batch import decode_batch
 
 GOLDEN = bytes.fromhex("000000290000000000000000000000070000000568656c6c6f000e6b01760257414954017472756502")
 

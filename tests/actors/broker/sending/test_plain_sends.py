@@ -23,11 +23,11 @@ from actors.remoting.command import RemotingCommand
 from actors.remoting.frame import decode_frames
 from actors.remoting.hot_headers import SendMessageHeader
 from store.message import record
-from store.message.batch import BatchElement, encode_element
 from store.message.record import MAX_PROPERTIES_BYTES, decode_records
 from tests.actors.broker.brokers import Peer, hang_disk, settings_of, with_broker
 from tests.conftest import ClockAtRest
 from tests.eventually import eventually_async
+from tests.store.kernels.plain_batch import BatchElement, encode_element
 
 KEY = "UNIQ_KEY\x01AC11000100002A9F4E2C7B8D0001\x02"
 FIELDS = {

@@ -121,9 +121,9 @@ from cluster.client.consumer.fetcher import Chunk
 from cluster.client.producer import outbound
 from cluster.client.config import ProducerConfig
 from store.clock import SystemClock
-from store.message.batch import decode_batch
 from store.message.message_queue import MessageQueue
 from store.message.record import RecordDraft, encode_record
+from tests.store.kernels.plain_batch import decode_batch
 
 record = encode_record(RecordDraft("T", 0, b"1"), 0, 0, 1, bytes(8))
 fetcher = SimpleNamespace(queue=MessageQueue("T", "a", 0))
