@@ -79,7 +79,7 @@ def test_promoted_slave_has_every_acknowledged_message_of_a_killed_master(pair: 
             "promote", "broker-a-1", "--dry-run", "--topology"
         )
         os.kill(pair.pid("broker-a-0"), signal.SIGKILL)
-        shown = pair.run("promote", "broker-a-1", "--topology")
+        shown = pair.run("promote", "broker-a-1", "--yes", "--topology")
         assert "broker-a-1 is the master of broker-a" in shown
         assert "broker-a-0 follows it" in shown
         send(producer, sent)
@@ -99,7 +99,7 @@ def test_all_slaves_follow_a_promoted_replica_of_three(three: Group) -> None:
         send(producer, sent)
         three.await_log_of_master("broker-a-1", "broker-a-2")
         os.kill(three.pid("broker-a-0"), signal.SIGKILL)
-        shown = three.run("promote", "broker-a-1", "--topology")
+        shown = three.run("promote", "broker-a-1", "--yes", "--topology")
         assert "broker-a-0 follows it" in shown
         assert "broker-a-2 follows it" in shown
         send(producer, sent)
@@ -127,7 +127,7 @@ def test_diverged_former_master_copies_the_log_again_after_a_resync(asynchronous
         group.raymq("broker", "config", "broker-a", *slow)
         lost: list[bytes] = []
         send(producer, lost)
-        shown = group.run("promote", "broker-a-1", "--topology")
+        shown = group.run("promote", "broker-a-1", "--yes", "--topology")
         assert "broker-a-0 does not follow it: stopped" in shown
         send(producer, [])
     found = group.status("broker-a-0")

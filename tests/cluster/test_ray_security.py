@@ -179,7 +179,7 @@ def test_promoted_slave_knows_the_users_and_keeps_the_order_of_a_group(secured: 
         eventually(lambda: consumed() >= 100, "messages")
         eventually(lambda: secured.status()["broker-a-1"]["lag_bytes"] == 0, "the log of the slave")
         os.kill(int(secured.status()["broker-a-0"]["process"]), signal.SIGKILL)
-        shown = secured.run("promote", "broker-a-1", "--topology", str(secured.file))
+        shown = secured.run("promote", "broker-a-1", "--yes", "--topology", str(secured.file))
         assert "broker-a-1 is the master of broker-a" in shown
         assert "broker-a-0 follows it" in shown
         send(200)
