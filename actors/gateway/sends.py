@@ -215,9 +215,7 @@ class Sends:
     async def _master(self, topic: str, broker_name: str) -> str:
         address = (await self._topics.get(topic)).masters.get(broker_name)
         if address is None:
-            raise RpcFailed(
-                Code.INTERNAL_SERVER_ERROR, f"broker {broker_name[:100]} of topic {topic} does not run"
-            )
+            raise RpcFailed(Code.BAD_REQUEST, f"broker {broker_name[:100]} of topic {topic} does not run")
         return address
 
     def _limit_ms(self, call: Call) -> int:
