@@ -171,13 +171,16 @@ class Clients:
     async def announce(self) -> None:
         """Send heartbeats of the producers, with their topics as groups, and of the consumers to brokers."""
         await self._members.announce()
+        await self._announce_producers()
+
+    async def _announce_producers(self) -> None:
         names = sorted({name for topics in self._streams.values() for name in topics})
         groups: dict[str, list[str]] = {}
         for name in names:
             try:
                 topic = await self._topics.get(name)
-            except (RpcFailed, RemotingError):
-                continue
+            except (RpcFailed, Refused, RemotingError):
+                continue  # the other topics have their transactions checked
             for address in topic.masters.values():
                 groups.setdefault(address, []).append(name)
         await asyncio.gather(*(self._announce(address, names) for address, names in groups.items()))
@@ -231,7 +234,7 @@ class Clients:
         is_new = self._streams.get(call, {}).keys() != topics.keys()
         self._streams[call] = topics
         if is_new:
-            self._client.hub.spawn(self.announce())
+            self._client.hub.spawn(self._announce_producers())
         merged = Settings()
         merged.CopyFrom(settings)
         merged.backoff_policy.CopyFrom(

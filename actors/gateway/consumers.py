@@ -74,6 +74,8 @@ INVISIBLE_MS_MIN: Final = 10_000
 INVISIBLE_MS_MAX: Final = 12 * 3600 * 1000
 RETURNED_MS: Final = 1000
 ACKS_MAX: Final = 1024
+RENEWED_AT_ONCE: Final = 4096
+"""Renewals that wait for brokers at the same time: a broker that does not respond delays no others."""
 _EMPTY: Final = (ResponseCode.POLLING_TIMEOUT, ResponseCode.POLLING_FULL, ResponseCode.PULL_NOT_FOUND)
 _TO_DEAD_LETTERS: Final = -1
 _ANY_QUEUE: Final = -1
@@ -194,16 +196,20 @@ class Consumers:
 
     async def renew(self) -> None:
         """Extend the invisible time of the messages that push consumers work on."""
-        for renewal in self._renewals.due():
-            renewal.changed.clear()
-            try:
-                renewal.handle = await self._change(
-                    renewal.caller, renewal.group, renewal.topic, renewal.handle, INVISIBLE_MS
-                )
-            except (RpcFailed, Refused, RemotingError) as error:
-                _log.info("receipt_not_renewed", group=renewal.group, topic=renewal.topic, error=str(error))
-            finally:
-                renewal.changed.set()
+        due = self._renewals.due()
+        for first in range(0, len(due), RENEWED_AT_ONCE):
+            await asyncio.gather(*(self._renew(each) for each in due[first : first + RENEWED_AT_ONCE]))
+
+    async def _renew(self, renewal: Renewal) -> None:
+        renewal.changed.clear()
+        try:
+            renewal.handle = await self._change(
+                renewal.caller, renewal.group, renewal.topic, renewal.handle, INVISIBLE_MS
+            )
+        except (RpcFailed, Refused, RemotingError) as error:
+            _log.info("receipt_not_renewed", group=renewal.group, topic=renewal.topic, error=str(error))
+        finally:
+            renewal.changed.set()
 
     async def _popped(self, call: Call, caller: Caller, request: ReceiveMessageRequest) -> list[MessageExt]:
         # Not cancelled with the call: the broker may have claimed messages already.

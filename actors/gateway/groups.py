@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -22,7 +23,7 @@ from actors.gateway.statuses import RpcFailed
 from actors.gateway.topics import Topics, topic_name
 from actors.remoting.admin_headers import GroupHeader
 from actors.remoting.client import RemotingClient
-from actors.remoting.codes import RequestCode
+from actors.remoting.codes import RequestCode, ResponseCode
 from actors.remoting.command import RemotingCommand
 from actors.remoting.remoting_errors import Refused, RemotingError
 from store.clock import NS_PER_MS, Clock
@@ -63,23 +64,42 @@ class Groups:
         self._groups: OrderedDict[str, Group] = OrderedDict()
 
     async def get(self, name: str, topic: str) -> Group:
-        """Return a group, as the brokers of `topic` know it. Raises RpcFailed if the topic does not exist."""
+        """Return a group, as the brokers of `topic` know it.
+
+        Raises RpcFailed if the topic does not exist, Refused or RemotingError if no broker responds: with a
+        guess, the messages of a FIFO group could lose their order.
+        """
         known, now_ns = self._groups.get(name), self._clock.monotonic_ns()
         if known is not None and now_ns - known.since_ns < self._refresh_ns:
             return known
-        address = next(iter((await self._topics.get(topic)).masters.values()))
-        command = RemotingCommand(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, GroupHeader(name).to_ext())
-        fields: dict[str, Any] = {}
         try:
-            response = await self._client.ask(address, command, self._timeout_ms)
-            fields = orjson.loads(response.body)
-        except (Refused, RemotingError, orjson.JSONDecodeError):
-            pass  # a group that does not exist yet has RocketMQ's defaults
+            fields = await self._fields(name, (await self._topics.get(topic)).masters.values())
+        except (Refused, RemotingError):
+            if known is None:
+                raise
+            return known
         retry_max = int(fields.get("retryMaxTimes", len(BACKOFF_S) - 2))
         group = self._groups[name] = Group(fields.get("consumeMessageOrderly") is True, retry_max, now_ns)
         while len(self._groups) > GROUPS_MAX:
             self._groups.popitem(last=False)
         return group
+
+    async def _fields(self, name: str, addresses: Iterable[str]) -> dict[str, Any]:
+        """Return the settings of a group from the first broker that responds, {} if it does not exist yet."""
+        failure: Refused | RemotingError | None = None
+        for address in addresses:
+            command = RemotingCommand(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, GroupHeader(name).to_ext())
+            try:
+                response = await self._client.ask(address, command, self._timeout_ms)
+            except (Refused, RemotingError) as error:
+                if isinstance(error, Refused) and error.code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST:
+                    return {}
+                failure = error
+            else:
+                found: dict[str, Any] = orjson.loads(response.body)
+                return found
+        assert failure is not None, "a topic has at least one running broker"
+        raise failure
 
     async def settings(self, given: Settings) -> Settings:
         """Return the settings of a consumer with the values that the server decides. Raises RpcFailed."""

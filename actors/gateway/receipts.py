@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
@@ -116,7 +115,7 @@ class Renewals:
         await renewal.changed.wait()
         return renewal.handle
 
-    def due(self) -> Iterable[Renewal]:
+    def due(self) -> list[Renewal]:
         """Return the messages that must be renewed now.
 
         Forget those that are renewed for too long, or whose client sends no heartbeats any more.
@@ -125,13 +124,15 @@ class Renewals:
         self._seen = {
             client: seen_ms for client, seen_ms in self._seen.items() if now_ms - seen_ms < CLIENT_TIMEOUT_MS
         }
+        found = []
         for key, renewal in list(self._renewals.items()):
             visible_ms = renewal.handle.visible_ms
             is_gone = _owner(renewal.caller) not in self._seen
             if is_gone or renewal.until_ms <= now_ms or visible_ms <= now_ms:
                 del self._renewals[key]
             elif visible_ms - now_ms <= RENEW_BEFORE_MS:
-                yield renewal
+                found.append(renewal)
+        return found
 
     def forget_client(self, caller: Caller) -> None:
         """Stop the renewals of a client that has ended: its messages become visible again.

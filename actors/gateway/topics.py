@@ -98,7 +98,10 @@ class Topics:
         self._turn = count()
 
     async def get(self, name: str) -> Topic:
-        """Return a topic. Raises RpcFailed if it does not exist, RemotingError without a nameserver."""
+        """Return a topic. Raises RpcFailed if it does not exist.
+
+        Raises RemotingError or Refused if no nameserver responds with a route.
+        """
         known = self._topics.get(name)
         if known is not None and self._clock.monotonic_ns() - known.since_ns < self._refresh_ns:
             return known
@@ -108,7 +111,7 @@ class Topics:
             fetch.add_done_callback(lambda _: self._fetches.pop(name, None))
         try:
             return await asyncio.shield(fetch)
-        except RemotingError:
+        except (Refused, RemotingError):
             if known is None:
                 raise
             return known  # the brokers may still be reachable
