@@ -125,7 +125,8 @@ class Call:
             _wake(self._sender)
 
     def close(self) -> None:
-        """Stop the timer and the handler, because the call has its status or its stream was reset."""
+        """Stop the timer, the handler and a `send`: the call has its status or its stream was reset."""
+        _wake(self._sender)
         if self.deadline is not None:
             self.deadline.cancel()
         if self.task is not None and self.task is not asyncio.current_task():

@@ -167,7 +167,7 @@ class GrpcConnection(asyncio.BufferedProtocol):
 
     def write(self, call: Call, data: bytes) -> None:
         """Send data of the call's stream as far as the peer's windows allow, and keep the rest."""
-        if call.trailers is None and not self._is_closing:
+        if call.trailers is None and call.stream_id in self._calls and not self._is_closing:
             call.unsent += data
             self._add_unread(len(data))
             self._drain(call)

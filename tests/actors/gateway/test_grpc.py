@@ -49,6 +49,7 @@ class Service:
     def __init__(self) -> None:
         self.started = self.cancelled = self.sent = 0
         self.metadata: list[dict[str, str]] = []
+        self.talks: list[Call] = []
         self.methods = {
             ECHO: unary(SendMessageRequest, self.echo),
             SLOW: unary(SendMessageRequest, self.slow),
@@ -84,6 +85,7 @@ class Service:
             self.sent += 1
 
     async def talk(self, call: Call) -> None:
+        self.talks.append(call)
         while (request := await call.receive()) is not None:
             await call.send(request)
 
@@ -142,6 +144,21 @@ def test_unary_calls_of_any_size_are_answered(engine: NewEngine) -> None:
             response = await caller(channel, ECHO)(message(size), metadata=(("x-mq-client-id", "c1"),))
             assert len(response.messages[0].body) == size
         assert service.metadata[0]["x-mq-client-id"] == "c1"
+
+    with_channel(engine, story)
+
+
+def test_response_of_another_task_ends_with_the_call(engine: NewEngine) -> None:
+    async def story(service: Service, server: GrpcServer, channel: grpc.aio.Channel) -> None:
+        stream = channel.stream_stream(TALK, ENCODE, DECODE)()
+        await eventually_async(lambda: bool(service.talks))
+        large = message(8 * 1024 * 1024)
+        sending = asyncio.ensure_future(service.talks[0].send(large))
+        await eventually_async(lambda: server.hub.unread_bytes > 0)
+        stream.cancel()
+        await sending
+        await service.talks[0].send(large)
+        assert server.hub.unread_bytes == 0
 
     with_channel(engine, story)
 
