@@ -5,10 +5,13 @@ from __future__ import annotations
 import ast
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
+import typer
 
 from actors.remoting.codes import RayMQRequestCode, RequestCode
+from cluster.cli.main import build
 from cluster.settings_doc import page, sections
 from store.live_settings import live_names
 from tests import protocol_page
@@ -112,6 +115,30 @@ def test_files_named_by_documentation_exist(page: Path) -> None:
     missing = [name for name, _ in named if name and not (DOCS.parent / name).exists()]
     missing += [name for _, name in named if name and not (page.parent / name).exists()]
     assert missing == []
+
+
+SHOWN = re.compile(r"(?:^(?:\$ )?(?:uv run )?|`(?:uv run )?)raymq ([^`\n]+)", re.MULTILINE)
+"""A command in a block, at the beginning of its line, or in the text."""
+
+
+@pytest.mark.parametrize(
+    "page", [page for page in PAGES if page.name != "changelog.md"], ids=lambda page: page.name
+)
+def test_commands_shown_by_documentation_exist_with_their_options(page: Path) -> None:
+    wrong = [f"{shown}: {word}" for shown in SHOWN.findall(page.read_text()) for word in unknown_words(shown)]
+    assert wrong == []
+
+
+def unknown_words(shown: str) -> list[str]:
+    """Return the commands and options in the arguments of `raymq` that do not exist."""
+    words = re.split(r" (?:[|<>#]|- )", shown)[0].split()
+    command: Any = typer.main.get_command(build(words))
+    while words and hasattr(command, "commands") and words[0] in command.commands:
+        command = command.commands[words.pop(0)]
+    if hasattr(command, "commands"):
+        return [word for word in words[:1] if not word.startswith("-")]
+    known = {"--help", "-h"}.union(*((*each.opts, *each.secondary_opts) for each in command.params))
+    return [word for word in words if re.fullmatch(r"--?[a-z][a-z-]*", word) and word not in known]
 
 
 def test_functions_named_by_message_path_page_exist() -> None:
