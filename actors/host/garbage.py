@@ -20,3 +20,8 @@ def freeze() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(*THRESHOLDS)
+
+
+def unfreeze() -> None:
+    """Collect all objects again, until `freeze`; called before the process starts another service."""
+    gc.unfreeze()

@@ -405,10 +405,10 @@ class Driver:
             return [broker for broker in self._serving if registers_with(broker, spec)]
         return [nameserver for nameserver in self._serving if registers_with(spec, nameserver)]
 
-    def stop(self, action: Action) -> None:
-        """Stop the actor of an action."""
+    def stop(self, action: Action, *, keeps_process: bool = False) -> None:
+        """Stop the actor of an action, or with `keeps_process` only its service (`fleet.stop`)."""
         with self.report.working(f"stopping {action.name}"):
-            stop_error = fleet.stop(self.topology.namespace, action.name)
+            stop_error = fleet.stop(self.topology.namespace, action.name, keeps_process=keeps_process)
         self.report.line(
             f"stopped {action.name}{f' (not stopped cleanly: {stop_error})' if stop_error else ''}"
         )

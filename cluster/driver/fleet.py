@@ -22,6 +22,7 @@ from cluster.waiting import SYSTEM_WAITING, Waiting
 
 STATUS = "raymq_status"
 STOP = "raymq_stop"
+START = "raymq_start"
 ANNOUNCE = "raymq_announce"
 LEAVE = "raymq_leave"
 CHANGE = "raymq_change"
@@ -99,13 +100,29 @@ def create(namespace: str, spec: ActorSpec) -> None:
     An elastic broker takes whole units of its resource. If the node that holds its store is alive, it is
     bound to that node.
     """
-    # Passed as an argument: inside an actor, Ray reports the namespace of the job that created it.
-    argument = {**spec.to_json(), "namespace": namespace}
     resources: dict[str, float] = {spec.resource: spec.slots or ray_port.PIN_SHARE}
     if spec.slots and (node := _node_of_store(namespace, spec.name)):
         resources[node] = ray_port.PIN_SHARE
     where = ActorName(namespace, spec.name)
-    ray_port.create(resolve_name(spec.kind.actor), where, (argument,), resources=resources)
+    ray_port.create(resolve_name(spec.kind.actor), where, (_argument(namespace, spec),), resources=resources)
+
+
+def _argument(namespace: str, spec: ActorSpec) -> dict[str, Any]:
+    """Return the spec as an actor gets it: Ray reports to it the namespace of the job that created it."""
+    return {**spec.to_json(), "namespace": namespace}
+
+
+def start_again(namespace: str, spec: ActorSpec) -> None:
+    """Start the service of a stopped actor with other settings, without waiting until it serves.
+
+    If its process cannot do that, or does not exist any more, a new actor is created.
+    """
+    where = ActorName(namespace, spec.name)
+    try:
+        ray_port.call(where, START, _argument(namespace, spec), timeout_s=CHANGE_TIMEOUT_S)
+    except (ActorNotFound, ActorUnavailable, ActorMethodFailed):
+        stop(namespace, spec.name)
+        create(namespace, spec)
 
 
 def _node_of_store(namespace: str, actor: str) -> str:
@@ -130,10 +147,12 @@ def _located(namespace: str, spec: ActorSpec) -> ActorSpec:
     return spec
 
 
-def stop(namespace: str, name: str) -> str:
+def stop(namespace: str, name: str, *, keeps_process: bool = False) -> str:
     """Shut down an actor and remove it from Ray.
 
-    Returns why it could not be shut down cleanly, else an empty string. It is removed in both cases.
+    With `keeps_process` it is not removed, if it was shut down cleanly: `start_again` starts its service.
+
+    Returns why it could not be shut down cleanly, else an empty string. Then it is removed in both cases.
     """
     where = ActorName(namespace, name)
     stop_error = ""
@@ -144,14 +163,16 @@ def stop(namespace: str, name: str) -> str:
     except (ActorUnavailable, ActorMethodFailed) as error:
         # Remove it nevertheless: its store recovers as after a kill.
         stop_error = str(error)
-    ray_port.kill(where)
+    if stop_error or not keeps_process:
+        ray_port.kill(where)
     return stop_error
 
 
 def change(namespace: str, spec: ActorSpec) -> str:
     """Change the settings of a running actor to those of `spec`. Return the error, else an empty string."""
     try:
-        ray_port.call(ActorName(namespace, spec.name), CHANGE, spec.to_json(), timeout_s=CHANGE_TIMEOUT_S)
+        where, argument = ActorName(namespace, spec.name), _argument(namespace, spec)
+        ray_port.call(where, CHANGE, argument, timeout_s=CHANGE_TIMEOUT_S)
     except (ActorNotFound, ActorUnavailable, ActorMethodFailed) as error:
         return str(error)
     return ""

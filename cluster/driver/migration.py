@@ -16,6 +16,7 @@ from typing import Protocol
 
 from actors.broker.broker_settings import raft_member
 from actors.broker.broker_settings_text import STORE_KEY
+from actors.host.code_version import code_version
 from actors.host.service_host import State
 from actors.raft.state import Role
 from cluster.driver import fleet, group_masters
@@ -127,7 +128,22 @@ class _Migration:
 
     def _stop(self, actors: Sequence[str]) -> None:
         for actor in actors:
-            self._driver.stop(Action(Verb.REMOVE, actor, "migration"))
+            action = Action(Verb.REMOVE, actor, "migration")
+            self._driver.stop(action, keeps_process=actor == self._first.name and self._keeps_process)
+
+    @property
+    def _keeps_process(self) -> bool:
+        """Return True if the process of replica 0 is to run it after the migration, too.
+
+        The start of a new one takes seconds, in which no client can send.
+        """
+        actor = self._running.get(self._first.name)
+        return (
+            actor is not None
+            and actor.spec is not None
+            and (actor.state, actor.code_version) == (State.SERVING, code_version())
+            and (actor.spec.resource, actor.spec.store) == (self._first.resource, self._first.store)
+        )
 
     def _restore(self) -> None:
         """Start the former actors again."""
@@ -210,7 +226,7 @@ class ToGroup(_Migration):
             _fail(self._on_first(bootstrap_groups))
             is_converted = True
             driver.raft.bootstrap(self._name)
-            fleet.create(self._namespace, first)
+            fleet.start_again(self._namespace, first)
             driver.await_serving([first])
             with driver.report.working(f"waiting until {first.name} leads"):
                 problem = fleet.wait_leading(self._namespace, first, LEAD_TIMEOUT_S, driver.waiting)
@@ -248,10 +264,11 @@ class ToGroup(_Migration):
             raft.save(self._name, group)
 
     def _start(self) -> None:
-        """Start the replicas that do not run."""
-        running = self._observed()
+        """Start the replicas that do not run, or that an interrupted migration has stopped."""
+        running = {name for name, actor in self._observed().items() if actor.state != State.STOPPED}
         missing = [spec for spec in self._specs if spec.name not in running]
         for spec in missing:
+            fleet.stop(self._namespace, spec.name)
             fleet.create(self._namespace, spec)
         self._driver.await_serving(missing)
 
@@ -299,7 +316,7 @@ class ToSingle(_Migration):
             self._restore()
             raise
         driver.raft.forget(self._name)
-        fleet.create(self._namespace, first)
+        fleet.start_again(self._namespace, first)
         driver.await_serving([first])
         driver.report.line(
             f"{self._name} is a single broker; `raymq up` applies other changes of the topology"

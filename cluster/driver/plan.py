@@ -220,6 +220,8 @@ def _action(
         changed = differences(actor.spec, spec)
     if actor.state == "not serving":
         reasons.append(f"is not serving: {actor.reason}")
+    if actor.state == "stopped":
+        reasons.append("is stopped")
     if actor.code_version and actor.code_version != code_version:
         reasons.append(f"code {actor.code_version} → {code_version}")
     if reasons or not all(is_live(spec.kind, key) for key in changed):

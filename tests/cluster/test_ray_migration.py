@@ -76,6 +76,7 @@ def migrate(group: Group, load: Load) -> float:
 
 def becomes_a_group(group: Group, raft: str, sent: list[bytes]) -> float:
     """Migrate a broker; return the longest time without an acknowledged send, in seconds."""
+    pid = group.pid("broker-a-0")
     group.file.write_text(raft)
     assert "raymq migrate broker-a" in group.run("up", code=2)
     shown = group.run("migrate", "broker-a", "--dry-run", "--topology")
@@ -89,6 +90,7 @@ def becomes_a_group(group: Group, raft: str, sent: list[bytes]) -> float:
     assert not load.errors
     assert group.log(0).startswith(before)
     assert group.leader()
+    assert group.pid("broker-a-0") == pid
     assert "broker-a-0 serves" not in group.run("up")  # nothing is left to be done
     assert "is a Raft group" in group.run(*MIGRATE)
     return longest_s
@@ -101,9 +103,13 @@ def becomes_a_broker(group: Group, alone: str) -> float:
     if group.leader() != "broker-a-0":
         assert "raymq transfer broker-a --to 0" in group.run(*MIGRATE, code=2)
         group.transfer_to_first()
+    pid = group.pid("broker-a-0")
     with Load(group.nameserver, Recorder()) as load:
         longest_s = migrate(group, load)
     assert not load.errors
+    assert group.pid("broker-a-0") == pid
+    os.kill(pid, signal.SIGKILL)  # a new process has the settings of the single broker, too
+    eventually(group.serves, "the broker after a kill")
     assert [each["actor"] for each in group.actors() if "broker" in each["actor"]] == ["broker-a-0"]
     return longest_s
 

@@ -1,7 +1,8 @@
-"""What a migration back to a single broker makes of replicas in different states. Without Ray."""
+"""What a migration makes of replicas in different states. Without Ray."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import cast
@@ -22,6 +23,8 @@ from cluster.topology.topology_file import Source
 
 pytestmark = pytest.mark.usefixtures("stored")
 TOPOLOGY = Topology.model_validate({"brokers": [{"name": "a"}]})
+GROUP = {"name": "a", "replication": "raft", "replicas": 3, "replicas_on_one_node": True}
+RAFT = Topology.model_validate({"brokers": [GROUP]})
 
 
 def preview(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, state: str, **details: object) -> None:
@@ -52,3 +55,41 @@ def test_group_whose_first_replica_does_not_lead_is_refused(
     with pytest.raises(LaunchRefused, match="a-0 does not lead"):
         preview(tmp_path, monkeypatch, state, raft_state="follower")
     preview(tmp_path, monkeypatch, state, raft_state="leader")
+
+
+class NoChanges:
+    """Changes no members."""
+
+    def add(self, nameservers: str, broker: str, addresses: Sequence[str]) -> None:
+        """Do nothing."""
+
+    def remove_other_members(self, nameservers: str, broker: str, replica: int) -> None:
+        """Do nothing."""
+
+
+@pytest.mark.parametrize("is_reported", [True, False])
+def test_first_member_that_an_interrupted_migration_has_not_started_is_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_reported: bool
+) -> None:
+    """It has converted and recorded the store; Ray may still have the actor, which is stopped."""
+    monkeypatch.setenv("RAYMQ_HOME", str(tmp_path))
+    done: list[str] = []
+    settings = {"broker_name": "a", "replication": "raft"}
+    names = ["a-0", "a-1", "a-2"]
+    specs = [ActorSpec(BROKER, each, "C", settings, ("h", 1), ("h", 1), "r", "/s") for each in names]
+    states = ["stopped", "serving", "serving"][not is_reported :]
+    found = [
+        Running(RAFT.namespace, spec.name, spec, state)
+        for spec, state in zip(specs[not is_reported :], states, strict=True)
+    ]
+    monkeypatch.setattr(fleet, "observe", lambda _: found)
+    monkeypatch.setattr(fleet, "stop", lambda _, name: done.append(f"stop {name}"))
+    monkeypatch.setattr(fleet, "create", lambda _, spec: done.append(f"create {spec.name}"))
+    monkeypatch.setattr(Driver, "connected", lambda _: nullcontext())
+    monkeypatch.setattr(Driver, "plan", lambda *_: (None, specs))
+    monkeypatch.setattr(Driver, "await_serving", lambda *_: None)
+    driver = Driver(RAFT, Source("t.yaml", {}, {}), Report(), migrating="a")
+    driver.raft = RaftGroups(driver.home, RAFT.namespace, lambda *_: None)
+    driver.raft.save("a", GroupRecord(tuple(f"id{number}@h:1" for number in range(3))))
+    migrate_broker(driver, "a", NoChanges())
+    assert done == ["stop a-0", "create a-0"]

@@ -82,6 +82,7 @@ def test_plan_rolls_an_actor_with_another_code_version() -> None:
 def test_plan_rolls_an_actor_that_does_not_serve_or_respond() -> None:
     failed = running(spec("a"), state="not serving", reason="locked")
     assert only(plan([spec("a")], [failed])).reason == "is not serving: locked"
+    assert only(plan([spec("a")], [running(spec("a"), state="stopped")])).reason == "is stopped"
     silent = Running("raymq", "a", reason="no answer in 3 s")
     assert only(plan([spec("a")], [silent])).verb is Verb.ROLL
 
