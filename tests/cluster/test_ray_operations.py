@@ -302,7 +302,7 @@ def test_interrupted_restart_starts_the_stopped_broker_again(
 ) -> None:
     stop, pid = fleet.stop, status_of("broker-b-0")["pid"]
 
-    def interrupted(namespace: str, name: str) -> str:
+    def interrupted(namespace: str, name: str, *, keeps_process: bool) -> str:
         monkeypatch.setattr(fleet, "stop", stop)
         stop(namespace, name)
         raise KeyboardInterrupt
