@@ -282,7 +282,9 @@ class ToSingle(_Migration):
         replicas = [each for each in self._running.values() if each.spec is not None and each.spec.is_raft]
         # An interrupted migration has stopped replicas, but not removed them from Ray.
         self._runs = any(each.state != State.STOPPED for each in replicas)
-        if driver.raft.record_of(self._name) is None and not replicas and self._running:
+        # A store that an interrupted migration has converted keeps the former broker from serving.
+        serves = any(each.state not in (State.STOPPED, State.NOT_SERVING) for each in self._running.values())
+        if driver.raft.record_of(self._name) is None and not replicas and serves:
             raise refusal([f"{self._name} is a single broker already; `raymq up` applies other changes"])
         first = self._running.get(self._first.name)
         if self._runs and (first is None or first.details.get(RAFT_STATE) != Role.LEADER.value):

@@ -27,10 +27,16 @@ GROUP = {"name": "a", "replication": "raft", "replicas": 3, "replicas_on_one_nod
 RAFT = Topology.model_validate({"brokers": [GROUP]})
 
 
-def preview(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, state: str, **details: object) -> None:
-    """Preview the migration of group `a`, of which one replica is known to Ray."""
+def preview(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    state: str,
+    replication: str = "raft",
+    **details: object,
+) -> None:
+    """Preview the migration of `a` to a single broker; one replica of its group, or the broker, is in Ray."""
     monkeypatch.setenv("RAYMQ_HOME", str(tmp_path))
-    settings = {"broker_name": "a", "replication": "raft"}
+    settings = {"broker_name": "a", "replication": replication}
     spec = ActorSpec(BROKER, "a-0", "C", settings, ("h", 1), ("h", 1), "r", "/s")
     running = Running(TOPOLOGY.namespace, "a-0", spec, state, details=details)
     monkeypatch.setattr(fleet, "observe", lambda _: [running])
@@ -38,7 +44,8 @@ def preview(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, state: str, **detai
     monkeypatch.setattr(Driver, "plan", lambda *_: (None, [spec]))
     driver = Driver(TOPOLOGY, Source("t.yaml", {}, {}), Report(), dry_run=True, migrating="a")
     driver.raft = RaftGroups(driver.home, TOPOLOGY.namespace, lambda *_: None)
-    driver.raft.save("a", GroupRecord(("id@h:1",)))
+    if replication == "raft":
+        driver.raft.save("a", GroupRecord(("id@h:1",)))
     migrate_broker(driver, "a", cast(MemberChanges, None))
 
 
@@ -55,6 +62,22 @@ def test_group_whose_first_replica_does_not_lead_is_refused(
     with pytest.raises(LaunchRefused, match="a-0 does not lead"):
         preview(tmp_path, monkeypatch, state, raft_state="follower")
     preview(tmp_path, monkeypatch, state, raft_state="leader")
+
+
+@pytest.mark.parametrize("state", ["stopped", "not serving"])
+def test_broker_that_a_migration_keeps_from_serving_can_be_migrated_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, state: str
+) -> None:
+    """The store is converted, but the group is not recorded, and Ray knows the former broker."""
+    preview(tmp_path, monkeypatch, state, "none")
+
+
+@pytest.mark.parametrize("state", ["serving", "starting"])
+def test_single_broker_that_serves_is_not_migrated_to_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, state: str
+) -> None:
+    with pytest.raises(LaunchRefused, match="a is a single broker already"):
+        preview(tmp_path, monkeypatch, state, "none")
 
 
 class NoChanges:
