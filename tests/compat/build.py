@@ -3,6 +3,7 @@
     <user cache>/raymq/compat/jars-<hash of pom.xml>/<profile>/*.jar
     <user cache>/raymq/compat/classes-<hash of pom.xml and sources>/<profile>/*.class
     <user cache>/raymq/compat/node-<hash of package.json>/node_modules
+    <user cache>/raymq/compat/go-<hash of go.mod and sources>/program
 
 A folder is renamed into place when it is complete, so an interrupted build leaves no folder under these
 names.
@@ -60,6 +61,10 @@ class JavaNotFound(Exception):
 
 class NodeNotFound(Exception):
     """This machine has no Node.js or no npm."""
+
+
+class GoNotFound(Exception):
+    """This machine has no Go."""
 
 
 class BuildFailed(Exception):
@@ -146,6 +151,31 @@ def node_modules_of(package: Path) -> Path:
     with _locked(cache / "lock"):
         _build_once(modules, build)
     return modules / "node_modules"
+
+
+def go_program_of(folder: Path) -> Path:
+    """Return the cached program of a folder with go.mod and sources; build what is not cached.
+
+    Raises:
+        GoNotFound: There is no Go.
+        BuildFailed: Go failed.
+    """
+    go = shutil.which("go")
+    if go is None:
+        raise GoNotFound("go is not on the PATH: install Go 1.23 or later")
+
+    def build(into: Path) -> None:
+        for each in folder.iterdir():
+            shutil.copy(each, into)
+        _run([go, "-C", str(into), "mod", "tidy"], RESOLVE_TIMEOUT_S)
+        _run([go, "-C", str(into), "build", "-o", "program"], RESOLVE_TIMEOUT_S)
+
+    cache = _cache_root()
+    cache.mkdir(parents=True, exist_ok=True)
+    built = cache / f"go-{_content_key(sorted(folder.iterdir()))}"
+    with _locked(cache / "lock"):
+        _build_once(built, build)
+    return built / "program"
 
 
 def _resolve_jars(pom: Path, profiles: Iterable[str], into: Path) -> None:

@@ -1,4 +1,4 @@
-"""RocketMQ 5's SDKs for Java and Node.js through a gateway with access control."""
+"""RocketMQ 5's SDKs for Java, Node.js and Go through a gateway with access control."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ from tests.compat.build import (
     JavaKit,
     JavaNotFound,
     NodeNotFound,
+    go_program_of,
     jars_of,
     java_program,
     node_modules_of,
@@ -55,7 +56,12 @@ def node(operation: str, gateway: str, user: str, key: str) -> Command:
     return [*program, operation, gateway, user, key], {"NODE_PATH": str(modules)}
 
 
-SDKS: dict[str, Callable[[str, str, str, str], Command]] = {"java": java, "node": node}
+def go(operation: str, gateway: str, user: str, key: str) -> Command:
+    return [str(go_program_of(PROGRAMS / "go")), operation, gateway, user, key], {}
+
+
+SDKS: dict[str, Callable[[str, str, str, str], Command]] = {"java": java, "node": node, "go": go}
+IN_DEFAULT_RUN = ("java", "node")
 
 
 async def started(command: Command, home: Path) -> asyncio.subprocess.Process:
@@ -117,7 +123,7 @@ def with_sdk(name: str, root: Path, story: object) -> None:
 
 
 @pytest.mark.java
-@pytest.mark.parametrize("name", SDKS)
+@pytest.mark.parametrize("name", IN_DEFAULT_RUN)
 def test_sdk_sends_receives_and_acks_a_message(tmp_path: Path, name: str) -> None:
     try:
         SDKS[name]("", "", "", "")
