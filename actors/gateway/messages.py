@@ -15,7 +15,6 @@ from actors.gateway.grpc.status import CallFailed, StatusCode
 from actors.gateway.proto.definition_pb2 import (
     DELAY,
     FIFO,
-    GZIP,
     IDENTITY,
     LITE,
     MD5,
@@ -168,13 +167,11 @@ def _check_text(text: str, code: Code, kind: str) -> None:
         raise RpcFailed(code, f"the {kind} contains a control character")
 
 
-def plain_body(message: Message) -> bytes:
-    """Return the body without gzip, which RocketMQ's remoting clients cannot read. Raises RpcFailed."""
-    if message.system_properties.body_encoding != GZIP:
-        return message.body
+def inflated(body: bytes) -> bytes:
+    """Return a body without gzip, which RocketMQ's remoting clients cannot read. Raises RpcFailed."""
     inflate = zlib.decompressobj(_GZIP_WBITS)
     try:
-        plain = inflate.decompress(message.body, BODY_BYTES_MAX + 1)
+        plain = inflate.decompress(body, BODY_BYTES_MAX + 1)
     except zlib.error as error:
         raise RpcFailed(Code.MESSAGE_CORRUPTED, f"the body is not valid gzip: {error}") from None
     if len(plain) > BODY_BYTES_MAX or not inflate.eof:

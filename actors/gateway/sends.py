@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import asyncio
 import zlib
+from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 from actors.gateway.callers import Caller
 from actors.gateway.grpc.calls import Call
-from actors.gateway.messages import check_message, plain_body, stored_properties, type_of
+from actors.gateway.messages import check_message, inflated, stored_properties, type_of
 from actors.gateway.proto.definition_pb2 import (
+    GZIP,
     MESSAGE_TYPE_UNSPECIFIED,
     TRANSACTION,
     Code,
@@ -52,6 +54,8 @@ from store.message.validate import check_properties
 from store.store_errors import MessageInvalid
 
 MESSAGES_MAX: Final = 128
+INFLATED_BYTES_MAX: Final = 64 * 1024 * 1024
+"""Size of the inflated gzip bodies of all sends in progress."""
 _STORED: Final = {
     ResponseCode.SUCCESS,
     ResponseCode.FLUSH_DISK_TIMEOUT,
@@ -97,6 +101,7 @@ class Sends:
         self._client = client
         self._clock = clock
         self._timeout_ms = timeout_ms
+        self._inflated_bytes = 0
 
     async def send(self, call: Call, caller: Caller, request: SendMessageRequest) -> SendMessageResponse:
         """Handle SendMessage: check all messages, then send each; the response has their results in order."""
@@ -114,13 +119,18 @@ class Sends:
         topic = await self._topics.get(name)
         for message in messages:
             _check_type(topic, message)
-        if len(messages) == 1:
-            entries = [await self._send_one(call, caller, topic, messages[0])]
-        else:
-            # To one queue, and over one connection, so in their order.
-            queue = self._topics.queue_for(topic, None)
-            sends = (self._send_one(call, caller, topic, each, queue) for each in messages)
-            entries = await asyncio.gather(*sends)
+        inflated_bytes = self._inflate(messages)
+        self._inflated_bytes += inflated_bytes
+        try:
+            if len(messages) == 1:
+                entries = [await self._send_one(call, caller, topic, messages[0])]
+            else:
+                # To one queue, and over one connection, so in their order.
+                queue = self._topics.queue_for(topic, None)
+                sends = (self._send_one(call, caller, topic, each, queue) for each in messages)
+                entries = await asyncio.gather(*sends)
+        finally:
+            self._inflated_bytes -= inflated_bytes
         codes = {entry.status.code for entry in entries}
         status = entries[0].status if len(codes) == 1 else broker_status(ResponseCode.SUCCESS, None)
         if len(codes) > 1:
@@ -172,6 +182,21 @@ class Sends:
             status = status_of_handle(error, Code.INVALID_TRANSACTION_ID)
         return EndTransactionResponse(status=status)
 
+    def _inflate(self, messages: Iterable[Message]) -> int:
+        """Replace gzip bodies by plain ones, and return their size. Raises RpcFailed."""
+        inflated_bytes = 0
+        for message in messages:
+            if message.system_properties.body_encoding == GZIP:
+                body = message.body = inflated(message.body)
+                inflated_bytes += len(body)
+                if self._inflated_bytes + inflated_bytes > INFLATED_BYTES_MAX:
+                    raise RpcFailed(
+                        Code.TOO_MANY_REQUESTS,
+                        f"the gzip bodies in progress inflate to more than {INFLATED_BYTES_MAX:,} bytes: "
+                        "send fewer messages at a time",
+                    )
+        return inflated_bytes
+
     async def _send_one(
         self, call: Call, caller: Caller, topic: Topic, message: Message, target: WriteQueue | None = None
     ) -> SendResultEntry:
@@ -190,7 +215,7 @@ class Sends:
             topic.name, topic.name, target.queue_id, properties, sys_flag,
             system.born_timestamp.ToMilliseconds() or self._clock.wall_ms(),
         )  # fmt: skip
-        command = caller.request(RequestCode.SEND_MESSAGE_V2, header, plain_body(message))
+        command = caller.request(RequestCode.SEND_MESSAGE_V2, header, message.body)
         try:
             response = await self._client.invoke(target.address, command, self._limit_ms(call))
         except RemotingError as error:
