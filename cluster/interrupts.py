@@ -1,12 +1,27 @@
-"""Turns SIGINT and SIGTERM into one KeyboardInterrupt, even if several arrive together."""
+"""Turns SIGINT and SIGTERM into KeyboardInterrupt: where a command can clean up, and only once."""
 
 from __future__ import annotations
 
 import signal
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import FrameType
 
 REPEATED_S = 5.0
+
+
+@contextmanager
+def interruptible() -> Iterator[None]:
+    """Raise KeyboardInterrupt on Ctrl-C inside, if the `raymq` script has set it to end the process."""
+    if signal.getsignal(signal.SIGINT) is not signal.SIG_DFL:
+        yield
+        return
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def interrupt_once() -> None:

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 import typer
 
-from cluster.cli.entry import interruptible
 from cluster.cli.tables import HEADINGS, Row, escaped_text, fitted, shown
+from cluster.interrupts import interruptible
 
 if TYPE_CHECKING:
     from rich.console import Console

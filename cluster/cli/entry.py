@@ -1,15 +1,13 @@
-"""Entry point of the `raymq` script, and its handling of Ctrl-C.
+"""Entry point of the `raymq` script.
 
 During imports and after the command has finished, Ctrl-C ends the process immediately, without a traceback.
-While a command runs, it raises KeyboardInterrupt, so that the command can clean up. This module imports no
-other module of RayMQ, to start fast.
+While a command runs, it raises KeyboardInterrupt, so that the command can clean up (`cluster.interrupts`).
+This module imports no other module of RayMQ, to start fast.
 """
 
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 
 def main() -> None:
@@ -20,19 +18,6 @@ def main() -> None:
     from cluster.cli.main import main as run
 
     run()
-
-
-@contextmanager
-def interruptible() -> Iterator[None]:
-    """Raise KeyboardInterrupt on Ctrl-C inside, if `main` has set it to end the process."""
-    if signal.getsignal(signal.SIGINT) is not signal.SIG_DFL:
-        yield
-        return
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 if __name__ == "__main__":

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 import typer
 
 from cluster.cli.console import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_REFUSED, Output, print_error
-from cluster.cli.entry import interruptible
 from cluster.cli.options import AsJson, DryRun, Store, examples
+from cluster.interrupts import interruptible
 
 if TYPE_CHECKING:
     from store.tools.info import StoreInfo
