@@ -8,7 +8,7 @@ from functools import partial
 
 from actors.broker.group.clients import CLIENT_TIMEOUT_MS, Clients, Member
 from actors.broker.group.subscriptions import subscription_data
-from actors.broker.loop.reads import Reads
+from actors.broker.loop.reads import Reads, stored_record
 from actors.remoting.admin_headers import (
     ClientHeader,
     ConsumerStatusHeader,
@@ -35,7 +35,6 @@ from store.clock import NS_PER_MS, Clock
 from store.message.message_id import decode_message_id
 from store.message.record import decode_record
 from store.message_store import MessageStore
-from store.store_errors import StoreError
 
 
 class ClientAdmin:
@@ -156,12 +155,7 @@ class ClientAdmin:
         _, offset = decode_message_id(header.msg_id or "")
 
         def read() -> bytes:
-            try:
-                return bytes(self._store.record_at(offset))
-            except StoreError as error:
-                raise Refused(
-                    ResponseCode.SYSTEM_ERROR, f"no message at CommitLog offset {offset}: {error}"
-                ) from error
+            return bytes(stored_record(self._store, offset))
 
         def forward(record: bytes) -> None:
             self._may_read(context, decode_record(record, check_crc=False).topic)

@@ -18,6 +18,7 @@ from typing import TypeVar
 
 from actors.broker.loop.end_of_turn import EndOfTurn
 from actors.broker.loop.off_loop import OffLoop
+from actors.remoting.codes import ResponseCode
 from actors.remoting.command import RemotingCommand
 from actors.remoting.connection import Connection
 from actors.remoting.remoting_errors import Refused
@@ -27,6 +28,7 @@ from store.disk.residency import FileRange, NotResident, WarmJob
 from store.logs import get_logger
 from store.message_store import MessageStore
 from store.reading.queries import KeyQuery
+from store.store_errors import StoreError
 
 _log = get_logger(__name__)
 
@@ -39,6 +41,16 @@ PULL_ATTEMPTS = 6
 SEARCH_ATTEMPTS = 200
 # Take about a millisecond.
 READS_PER_SLICE = 128
+
+
+def stored_record(store: MessageStore, offset: int) -> memoryview:
+    """Return the record at a CommitLog offset. Raises Refused if no confirmed and valid one starts there."""
+    try:
+        return store.record_at(offset)
+    except StoreError as error:
+        raise Refused(
+            ResponseCode.SYSTEM_ERROR, f"no message at CommitLog offset {offset}: {error}"
+        ) from error
 
 
 class Reads:

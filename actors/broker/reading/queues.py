@@ -7,7 +7,7 @@ from functools import partial
 
 from actors.broker.broker_settings import BrokerSettings
 from actors.broker.identity import BrokerIdentity
-from actors.broker.loop.reads import SEARCH_ATTEMPTS, Reads
+from actors.broker.loop.reads import SEARCH_ATTEMPTS, Reads, stored_record
 from actors.broker.metadata.topics import Topics
 from actors.remoting.codes import RayMQRequestCode, RequestCode, ResponseCode
 from actors.remoting.command import RemotingCommand
@@ -22,14 +22,12 @@ from actors.remoting.headers import (
     ViewMessageHeader,
 )
 from actors.remoting.raymq_requests import QueueRange, SplitsBody
-from actors.remoting.remoting_errors import Refused
 from actors.remoting.request import Cost, OnSlave, RequestContext, RequestRow, TopicCheck
 from actors.remoting.targets import Action, on_topic
 from store.consumequeue.unit import UNIT_BYTES
 from store.message.record import decode_record
 from store.message_store import MessageStore
 from store.ownership.machine import machine_id
-from store.store_errors import StoreError
 
 QUERY_MESSAGES_MAX = 64
 """Limit of messages in one QUERY_MESSAGE response."""
@@ -137,12 +135,7 @@ class QueueQueries:
         header: ViewMessageHeader = context.header
 
         def read() -> memoryview:
-            try:
-                return self._store.record_at(header.offset)
-            except StoreError as error:
-                raise Refused(
-                    ResponseCode.SYSTEM_ERROR, f"no message at CommitLog offset {header.offset}: {error}"
-                ) from error
+            return stored_record(self._store, header.offset)
 
         def respond(record: memoryview) -> RemotingCommand:
             self._may_read(context, decode_record(record, check_crc=False).topic)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from actors.broker.loop.reads import Reads
+from actors.broker.loop.reads import Reads, stored_record
 from actors.broker.metadata.tables import BrokerTables
 from actors.broker.sending.acks import Acks
 from actors.broker.sending.delay_draft import delay_draft
@@ -66,12 +66,7 @@ class SendBack:
         self._groups.get(header.group)
 
         def read() -> MessageExt:
-            try:
-                return decode_record(self._store.record_at(header.offset))
-            except StoreError as error:
-                raise Refused(
-                    ResponseCode.SYSTEM_ERROR, f"no message at CommitLog offset {header.offset}: {error}"
-                ) from error
+            return decode_record(stored_record(self._store, header.offset), check_crc=False)
 
         self._reads.serve(context, read, lambda message: self._store_retry(context, header, message))
 
