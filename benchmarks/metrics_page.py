@@ -16,6 +16,8 @@ import json
 import tempfile
 import time
 import urllib.request
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -81,8 +83,9 @@ async def scrape(broker: BrokerService) -> Scrape:
     return Scrape(1000 * loop_s, 1000 * longest_s, 1000 * page_s, len(page), series)
 
 
-async def measure(queues: int, groups: int, scrapes: int) -> list[Scrape]:
-    """Return the scrapes; every second one follows a commit in each queue."""
+@asynccontextmanager
+async def serving(queues: int, groups: int) -> AsyncIterator[BrokerService]:
+    """Yield a broker that has so many queues, and offsets of each group in each queue."""
     with tempfile.TemporaryDirectory() as root:
         store = StoreSettings.model_validate({"consume_queue_file_bytes": 40_000, "flush": "async"})
         settings = BrokerSettings(
@@ -92,14 +95,20 @@ async def measure(queues: int, groups: int, scrapes: int) -> list[Scrape]:
         await broker.start()
         try:
             await fill(broker, queues, groups)
-            found = []
-            for number in range(scrapes):
-                if number % 2:
-                    await commit_all(broker)
-                found.append(await scrape(broker))
-            return found
+            yield broker
         finally:
             await broker.stop()
+
+
+async def measure(queues: int, groups: int, scrapes: int) -> list[Scrape]:
+    """Return the scrapes; every second one follows a commit in each queue."""
+    found = []
+    async with serving(queues, groups) as broker:
+        for number in range(scrapes):
+            if number % 2:
+                await commit_all(broker)
+            found.append(await scrape(broker))
+    return found
 
 
 async def commit_all(broker: BrokerService) -> None:

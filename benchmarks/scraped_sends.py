@@ -16,7 +16,6 @@ import asyncio
 import json
 import os
 import sys
-import tempfile
 import threading
 import time
 import urllib.request
@@ -26,14 +25,10 @@ from typing import NamedTuple
 
 import uvloop
 
-from actors.broker.broker_settings import BrokerSettings
-from actors.broker.service import BrokerService
 from actors.remoting.codes import RequestCode
 from actors.remoting.hot_headers import SendMessageHeader
-from benchmarks.metrics_page import fill
+from benchmarks.metrics_page import serving
 from cluster.bench.raw_peer import RawPeer
-from store.clock import SystemClock
-from store.store_settings import StoreSettings
 
 BATCH = 64
 BODY_BYTES = 128
@@ -116,26 +111,15 @@ def generate(address: str, url: str, scrapes: int) -> list[tuple[float, float]]:
 
 async def serve(queues: int, groups: int, scrapes: int) -> list[tuple[float, float]]:
     """Run the broker until the second process has measured it."""
-    with tempfile.TemporaryDirectory() as root:
-        store = StoreSettings.model_validate({"consume_queue_file_bytes": 40_000, "flush": "async"})
-        settings = BrokerSettings(
-            listen_port=0, store_root=Path(root) / "store", store=store, vip_channel=False, metrics_port=0
-        )
-        broker = BrokerService(settings, SystemClock())
-        await broker.start()
-        try:
-            await fill(broker, queues, groups)
-            address = broker.address
-            url = f"http://127.0.0.1:{broker.graph.metrics.port}/metrics"
-            child = await asyncio.create_subprocess_exec(
-                sys.executable, "-m", "benchmarks.scraped_sends", "--generate", address, url,
-                "--scrapes", str(scrapes),
-                stdout=asyncio.subprocess.PIPE,
-            )  # fmt: skip
-            output, _ = await child.communicate()
-            return [(of_message_s, of_scrape_s) for of_message_s, of_scrape_s in json.loads(output)]
-        finally:
-            await broker.stop()
+    async with serving(queues, groups) as broker:
+        url = f"http://127.0.0.1:{broker.graph.metrics.port}/metrics"
+        child = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "benchmarks.scraped_sends", "--generate", broker.address, url,
+            "--scrapes", str(scrapes),
+            stdout=asyncio.subprocess.PIPE,
+        )  # fmt: skip
+        output, _ = await child.communicate()
+    return [(of_message_s, of_scrape_s) for of_message_s, of_scrape_s in json.loads(output)]
 
 
 def main() -> None:
