@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sized
+from collections.abc import Mapping, Sized
 from typing import Final
 
 from actors.gateway.proto.definition_pb2 import OK, Code, Status
 from actors.remoting.codes import ResponseCode
 from actors.remoting.remoting_errors import Refused, RemotingError, TimedOut
 
-_OF_BROKER: Final = {
-    ResponseCode.SUCCESS: Code.OK,
+_OF_BROKER: Final[Mapping[int, Code]] = {
     ResponseCode.SYSTEM_BUSY: Code.TOO_MANY_REQUESTS,
     ResponseCode.REQUEST_CODE_NOT_SUPPORTED: Code.NOT_IMPLEMENTED,
     ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST: Code.CONSUMER_GROUP_NOT_FOUND,
@@ -79,5 +78,5 @@ def broker_status(code: int, remark: str | None) -> Status:
     """Return the status for the response of a broker."""
     if code == ResponseCode.SUCCESS:
         return ok()
-    known = next((ours for theirs, ours in _OF_BROKER.items() if theirs == code), Code.INTERNAL_SERVER_ERROR)
+    known = _OF_BROKER.get(code, Code.INTERNAL_SERVER_ERROR)
     return Status(code=known, message=remark or f"the broker responded with code {code}")
