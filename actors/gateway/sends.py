@@ -22,6 +22,7 @@ from actors.gateway.proto.definition_pb2 import (
     Code,
     Message,
     MessageType,
+    Status,
     TransactionResolution,
     TransactionSource,
 )
@@ -209,7 +210,8 @@ class Sends:
         try:
             check_properties(properties.encode())
         except MessageInvalid as error:
-            raise RpcFailed(Code.MESSAGE_PROPERTIES_TOO_LARGE, error.remark) from None
+            too_large = Status(code=Code.MESSAGE_PROPERTIES_TOO_LARGE, message=error.remark)
+            return SendResultEntry(status=too_large, message_id=system.message_id)
         sys_flag = TRANSACTION_PREPARED if kind == TRANSACTION else 0
         header = SendMessageHeader(
             topic.name, topic.name, target.queue_id, properties, sys_flag,
