@@ -218,17 +218,25 @@ def test_pair_becomes_a_group(group: Group) -> None:
     group.run("down")
 
 
-def test_group_that_cannot_start_leaves_the_old_broker_running(group: Group) -> None:
+@pytest.mark.parametrize("is_log_lost", [True, False], ids=["log-lost", "certificate-missing"])
+def test_group_that_cannot_start_leaves_the_old_broker_running(group: Group, is_log_lost: bool) -> None:
+    """Its service starts in the process of the old broker, but does not lead; or it does not start."""
     raft = group.file.read_text()
-    group.start_single()
+    alone = group.start_single()
     sent: list[bytes] = []
     with group.producer() as producer:
         send_all(producer, sent)
         group.file.write_text(raft)
-        write_bound(group.home / "store" / "broker-a-0", 1 << 40)
+        missing = str(group.home / "missing.pem")
+        if is_log_lost:
+            write_bound(group.home / "store" / "broker-a-0", 1 << 40)
+        else:
+            certificate = {"tls": "permissive", "tls_certificate": missing, "tls_key": missing}
+            group.file.write_text(group.topology(settings=certificate))
         shown = group.run(*MIGRATE, code=1)
+        assert ("does not lead its group" if is_log_lost else missing) in shown
         assert "starting broker-a-0 again with the former settings" in shown
-        group.file.write_text(group.topology_of_single())
+        group.file.write_text(alone)
         assert "already running" in group.run("up")
         send_all(producer, sent)
     group.await_all(sent)
