@@ -225,10 +225,8 @@ class Consumers:
         check_length(request.attempt_id, ID_CHARS_MAX, Code.BAD_REQUEST, "attempt id")
         topic = await self._topics.get(name)
         settings = await self._groups.get(group, name)
-        brokers = topic.masters
-        broker_name = request.message_queue.broker.name or next(iter(brokers))
-        if broker_name not in brokers:
-            raise RpcFailed(Code.BAD_REQUEST, f"broker {broker_name[:100]} of topic {name} does not run")
+        broker_name = request.message_queue.broker.name or next(iter(topic.masters))
+        address = topic.master(broker_name, Code.BAD_REQUEST)
         header = PopMessageHeader(
             group,
             name,
@@ -243,9 +241,7 @@ class Consumers:
             attempt_id=request.attempt_id,
         )
         command = caller.request(RequestCode.POP_MESSAGE, header)
-        response = await self._client.invoke(
-            brokers[broker_name], command, header.poll_time + self._timeout_ms
-        )
+        response = await self._client.invoke(address, command, header.poll_time + self._timeout_ms)
         if response.code in _EMPTY:
             return []
         if response.code != ResponseCode.SUCCESS:
@@ -384,12 +380,7 @@ class Consumers:
         )
 
     async def _address(self, topic: str, broker_name: str) -> str:
-        address = (await self._topics.get(topic)).masters.get(broker_name)
-        if address is None:
-            raise RpcFailed(
-                Code.INVALID_RECEIPT_HANDLE, f"broker {broker_name[:100]} of topic {topic} does not run"
-            )
-        return address
+        return (await self._topics.get(topic)).master(broker_name, Code.INVALID_RECEIPT_HANDLE)
 
 
 def _handle_of(message: MessageExt) -> Handle:

@@ -149,7 +149,7 @@ class Sends:
             raise RpcFailed(Code.BAD_REQUEST, error.remark) from None
         if handle.topic != name:
             raise RpcFailed(Code.BAD_REQUEST, f"the handle is one of topic {handle.topic[:127]}, not {name}")
-        address = await self._master(name, handle.broker_name)
+        address = (await self._topics.get(name)).master(handle.broker_name, Code.BAD_REQUEST)
         header = RecallMessageHeader(name, request.recall_handle, name)
         command = caller.request(RequestCode.RECALL_MESSAGE, header)
         response = await self._client.ask(address, command, self._limit_ms(call))
@@ -174,7 +174,7 @@ class Sends:
             transaction.message_id,
             name,
         )
-        address = await self._master(name, transaction.broker_name)
+        address = (await self._topics.get(name)).master(transaction.broker_name, Code.BAD_REQUEST)
         command = caller.request(RequestCode.END_TRANSACTION, header)
         try:
             await self._client.ask(address, command, self._limit_ms(call))
@@ -238,12 +238,6 @@ class Sends:
         elif response.code == ResponseCode.TOPIC_NOT_EXIST:
             self._topics.forget(topic.name)
         return entry
-
-    async def _master(self, topic: str, broker_name: str) -> str:
-        address = (await self._topics.get(topic)).masters.get(broker_name)
-        if address is None:
-            raise RpcFailed(Code.BAD_REQUEST, f"broker {broker_name[:100]} of topic {topic} does not run")
-        return address
 
     def _limit_ms(self, call: Call) -> int:
         remaining_s = call.remaining_s

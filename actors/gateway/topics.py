@@ -80,6 +80,13 @@ class Topic:
             for queue_id in range(each.write_queue_nums)
         ]
 
+    def master(self, broker_name: str, code: Code) -> str:
+        """Return the address of a broker's master. Raises RpcFailed with `code` if it does not run."""
+        address = self.masters.get(broker_name)
+        if address is None:
+            raise RpcFailed(code, f"broker {broker_name[:100]} of topic {self.name} does not run")
+        return address
+
 
 class Topics:
     """The topics that clients of one gateway use."""

@@ -11,12 +11,13 @@ from google.protobuf.duration_pb2 import Duration
 
 from actors.gateway.access import Access
 from actors.gateway.consumers import Consumers
-from actors.gateway.groups import Groups
+from actors.gateway.groups import Group, Groups
 from actors.gateway.grpc.calls import Call
 from actors.gateway.proto import definition_pb2 as v2
 from actors.gateway.proto import service_pb2 as rpc
 from actors.gateway.receipts import Renewals
-from actors.gateway.topics import Topics
+from actors.gateway.topics import Topic, Topics
+from actors.remoting.bodies.routes import BrokerData, TopicRouteData
 from actors.remoting.client import RemotingClient
 from actors.remoting.codes import RequestCode
 from actors.remoting.command import RemotingCommand
@@ -42,9 +43,12 @@ class ClaimingBroker:
         self.hub = SimpleNamespace(spawn=self.spawned.append)
 
     async def get(self, name: str, topic: str = "") -> Any:
-        """Return the route of a topic, or the settings of a group."""
-        masters = {} if self._is_leaving and self.has_claimed.is_set() else {"broker-a": "127.0.0.1:1"}
-        return SimpleNamespace(masters=masters, is_fifo=False, retry_max=RETRY_MAX)
+        """Return a topic, or the settings of a group."""
+        if topic:
+            return Group(is_fifo=False, retry_max=RETRY_MAX, since_ns=0)
+        has_left = self._is_leaving and self.has_claimed.is_set()
+        brokers = [] if has_left else [BrokerData("c", "broker-a", {0: "127.0.0.1:1"})]
+        return Topic(name, TopicRouteData(broker_datas=brokers), (), 0)
 
     async def invoke(self, address: str, command: RemotingCommand, timeout_ms: int) -> RemotingCommand:
         self.has_claimed.set()
