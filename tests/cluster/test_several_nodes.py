@@ -386,7 +386,7 @@ def raft(multi: Multi, raymq: RayMQ, tmp_path: Path) -> Iterator[tuple[Path, Oth
         },
         "nameservers": [{"listen_port": 0}],
         "brokers": [{
-            "name": "z", "listen_port": free_port(0, 10, 20), "replicas": 3, "replication": "raft",
+            "name": "z", "listen_port": free_port(10, 20), "replicas": 3, "replication": "raft",
             "resources": [f"node:{multi.host}", RESOURCE, THIRD_RESOURCE],
         }],
     }  # fmt: skip
