@@ -90,12 +90,11 @@ class OtherNode:
         return any(node.ip == self._ip for node in ray_port.nodes())
 
     def raylets(self) -> list[psutil.Process]:
-        mark = f"node_ip_address={self._ip}"
+        marks = {f"--node_ip_address={self._ip}", f"--gcs-address={self._address}"}  # not of another session
         return [
             process
             for process in psutil.process_iter(["name", "cmdline"])
-            if process.info["name"] == "raylet"
-            and any(mark in part for part in process.info["cmdline"] or ())
+            if process.info["name"] == "raylet" and marks.issubset(process.info["cmdline"] or ())
         ]
 
     def lose(self) -> None:
