@@ -16,7 +16,7 @@ _VERSION = "v1"
 _PARTS = 5
 _TIME = re.compile(r"[0-9]{1,18}")
 _SHOWN = 100
-_CHARS_MAX = 4096
+_CHARS_MAX = 64 * 1024  # of base64: more than a message with the longest properties has
 
 
 class RecallHandle(NamedTuple):
