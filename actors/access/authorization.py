@@ -14,7 +14,7 @@ from actors.access.access_file import AccessFile
 from actors.access.policies import Address, decide
 from actors.access.signatures import SignatureCheck
 from actors.access.users import User
-from actors.remoting.codes import ResponseCode
+from actors.remoting.codes import ResponseCode, request_name
 from actors.remoting.remoting_errors import Refused
 from actors.remoting.request import RequestContext, TopicCheck
 from actors.remoting.signing import ACCESS_KEY, ON_BEHALF_OF, ON_BEHALF_OF_SOURCE, Signer
@@ -80,6 +80,12 @@ class Authentication:
         self._check(context, name, signer, is_inner, UNKNOWN_USER)
         if user is not None and not user.is_enabled and not is_inner:
             raise Refused(ResponseCode.NO_PERMISSION, f"user {name[:100]!r} is disabled")
+        if context.row.is_inner and not (is_inner and ON_BEHALF_OF not in context.command.ext):
+            raise Refused(
+                ResponseCode.NO_PERMISSION,
+                f"only the processes of the cluster may send {request_name(context.row.code)}, signed as its "
+                "inner user",
+            )
         if ON_BEHALF_OF in context.command.ext:
             self._act_for_user(context.command.ext, is_inner=is_inner)
 

@@ -1,8 +1,9 @@
 """Access control of one nameserver, built from its settings.
 
 Every client may read routes and the kv config. A change needs a signature of the inner user, or of a user in
-the `access_file` whose policies allow it: `Update` on the cluster for routes and the kv config, `Delete` on a
-topic to delete it.
+the `access_file` whose policies allow it: `Update` on the cluster for write permissions and the kv config,
+`Delete` on a topic to delete it. Only the inner user registers and unregisters brokers, unless
+`users_register_brokers` is true: what a nameserver lists is a process of the cluster.
 """
 
 from collections.abc import Sequence
@@ -52,6 +53,11 @@ def build_access(settings: NameserverSettings, clock: Clock) -> NameserverAccess
     inner, path = inner_signer(settings), settings.access_file
     if path is not None and not path.is_absolute():
         raise StoreError(f"access_file {path} is a relative path: use an absolute one")
+    if settings.users_register_brokers and (path is None or not settings.authentication_enabled):
+        raise StoreError(
+            "users_register_brokers needs authentication_enabled and access_file, whose users may then "
+            "register brokers: set both, or omit users_register_brokers"
+        )
     if not settings.authentication_enabled or inner is None:
         return NameserverAccess((), None)
     check = SignatureCheck(clock, settings.signature_window_ms)

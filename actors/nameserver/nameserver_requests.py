@@ -1,6 +1,7 @@
 """NameserverRequests: the handlers of a nameserver's requests, and its request table."""
 
 import zlib
+from functools import partial
 
 from actors.host.settings_requests import SettingsRequests
 from actors.nameserver.kv_config import ORDER_TOPIC_CONFIG, KVConfig
@@ -58,10 +59,11 @@ class NameserverRequests:
     def table(self, config: SettingsRequests[NameserverSettings]) -> RequestTable:
         """Return the request table; `config` handles the requests for the settings."""
         code, row = RequestCode, RequestRow
-        query, heartbeat, admin = Cost.QUERY, Cost.HEARTBEAT, Cost.ADMIN
+        query, heartbeat = Cost.QUERY, Cost.HEARTBEAT
         topics, update = on_every(Resource.TOPIC, Action.LIST), on_cluster(Action.UPDATE)
         get, every = on_cluster(Action.GET), on_cluster(Action.LIST)
         delete_topic = on_topic(Action.DELETE)
+        of_broker = partial(RequestRow, targets=update, is_inner=not self._settings.users_register_brokers)
         rows = (
             row(code.GET_ROUTEINFO_BY_TOPIC, self._route, GetRouteInfoHeader, on_topic(Action.GET), query),
             row(code.GET_BROKER_CLUSTER_INFO, self._cluster_info, None, get, query),
@@ -69,10 +71,12 @@ class NameserverRequests:
             row(code.GET_TOPICS_BY_CLUSTER, self._cluster_topics, ClusterHeader, topics, query),
             row(code.GET_SYSTEM_TOPIC_LIST_FROM_NS, self._system_topics, None, topics, query),
             row(code.DELETE_TOPIC_IN_NAMESRV, self._delete_topic, DeleteTopicHeader, delete_topic),
-            row(code.REGISTER_BROKER, self._register, RegisterBrokerHeader, update, admin, MAX_FRAME_BYTES),
-            row(code.UNREGISTER_BROKER, self._unregister, UnregisterBrokerHeader, update),
-            row(code.QUERY_DATA_VERSION, self._data_version, QueryDataVersionHeader, update, heartbeat),
-            row(code.BROKER_HEARTBEAT, self._heartbeat, BrokerHeartbeatHeader, update, heartbeat),
+            of_broker(
+                code.REGISTER_BROKER, self._register, RegisterBrokerHeader, body_bytes_max=MAX_FRAME_BYTES
+            ),
+            of_broker(code.UNREGISTER_BROKER, self._unregister, UnregisterBrokerHeader),
+            of_broker(code.QUERY_DATA_VERSION, self._data_version, QueryDataVersionHeader, cost=heartbeat),
+            of_broker(code.BROKER_HEARTBEAT, self._heartbeat, BrokerHeartbeatHeader, cost=heartbeat),
             row(code.WIPE_WRITE_PERM_OF_BROKER, self._wipe, BrokerNameHeader, update),
             row(code.ADD_WRITE_PERM_OF_BROKER, self._add_write, BrokerNameHeader, update),
             row(code.PUT_KV_CONFIG, self._put_kv, KVConfigHeader, update),

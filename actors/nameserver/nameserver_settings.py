@@ -51,9 +51,15 @@ class NameserverSettings(AccessSettings, MetricsSettings):
     access_file: Path | None = Field(
         None,
         description="A file of users and policies, such as a broker's `config/raymqAccess.json`: with "
-        "`authentication_enabled`, its users may change routes and the kv config as far as their policies "
-        "allow it. If unset, only the inner user may. An absolute path.",
+        "`authentication_enabled`, its users may delete topics, and change write permissions of brokers and "
+        "the kv config, as far as their policies allow it. If unset, only the inner user may. An absolute "
+        "path.",
     )
+    users_register_brokers: bool = False
+    """Whether users of `access_file` with the permission `Update` on the cluster may register and unregister
+    brokers too. RocketMQ's own brokers need it, since they cannot sign as the inner user. Such a user can
+    direct clients to any address.
+    """
     broker_expiry_ms: Annotated[int, LIVE] = Field(120_000, ge=1)
     """A broker that neither registers nor sends a heartbeat for this long is removed from the routes."""
     scan_interval_ms: Annotated[int, LIVE] = Field(

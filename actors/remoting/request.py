@@ -111,6 +111,8 @@ class RequestRow:
     """Handles undecoded frames of this code, several in one call."""
     on_slave: OnSlave = OnSlave.REFUSED
     """What a broker does with the request while it is not the master; other processes ignore it."""
+    is_inner: bool = False
+    """True if, of all users, only the cluster's inner user may send it, and not on behalf of another user."""
 
     def refuse_body(self, size_bytes: int) -> None:
         """Raise Refused for a body of `size_bytes`, which exceeds `body_bytes_max`."""

@@ -53,7 +53,7 @@ def build_replication(parts: BrokerParts) -> Capability:
     both = Capability(
         rows=(
             *EpochRequests(settings, epochs, lambda: positions.written).rows(),
-            *RaftRequests(parts.access.control, None).rows(),
+            *RaftRequests(None).rows(),
             *MemberRequests(None).rows(),
             transfer_row(refuse_transfer),
         ),

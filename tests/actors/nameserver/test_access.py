@@ -26,14 +26,23 @@ from tests.eventually import eventually_async
 
 LIMITS = RemotingLimits(connect_timeout_ms=TIMEOUT_MS)
 KV = {"namespace": "n", "key": "k", "value": "v"}
+BROKER = {
+    "brokerName": "evil",
+    "brokerAddr": "10.0.0.1:1",
+    "clusterName": "DefaultCluster",
+    "brokerId": "0",
+    "haServerAddr": "",
+}
+OF_BROKERS = frozenset(
+    {
+        RequestCode.REGISTER_BROKER,
+        RequestCode.UNREGISTER_BROKER,
+        RequestCode.QUERY_DATA_VERSION,
+        RequestCode.BROKER_HEARTBEAT,
+    }
+)
+"""What only brokers send: its sender can direct clients to any address."""
 CHANGES: dict[int, dict[str, str]] = {
-    RequestCode.REGISTER_BROKER: {
-        "brokerName": "evil",
-        "brokerAddr": "10.0.0.1:1",
-        "clusterName": "DefaultCluster",
-        "brokerId": "0",
-        "haServerAddr": "",
-    },
     RequestCode.WIPE_WRITE_PERM_OF_BROKER: {"brokerName": "broker-a"},
     RequestCode.ADD_WRITE_PERM_OF_BROKER: {"brokerName": "broker-a"},
     RequestCode.PUT_KV_CONFIG: KV,
@@ -126,12 +135,50 @@ def test_all_changes_of_the_request_table_are_tested() -> None:
         RequestCode.GET_KVLIST_BY_NAMESPACE,
         RequestCode.GET_NAMESRV_CONFIG,
     }
-    of_brokers = {
-        RequestCode.UNREGISTER_BROKER,
-        RequestCode.QUERY_DATA_VERSION,
-        RequestCode.BROKER_HEARTBEAT,
+    assert set(nameserver.server.chain.table.rows) == reads | OF_BROKERS | set(CHANGES)
+
+
+def test_only_the_inner_user_registers_brokers(tmp_path: Path) -> None:
+    async def story(file: AccessFile, ask: Ask) -> None:
+        await file.change(permit("alice", "*", "All"))
+        await file.change(lambda table: table.add_user(UserInfo("root", SECRETS["root"], "Super")))
+
+        async def are_loaded() -> bool:
+            return {await ask(user, RequestCode.PUT_KV_CONFIG, KV) for user in ("alice", "root")} == {0}
+
+        await eventually_async(are_loaded)
+        for code in OF_BROKERS:
+            for user in (None, "alice", "root"):
+                assert await ask(user, code, BROKER) == DENIED, (user, code)
+            assert await ask("inner", code, BROKER) != DENIED, code
+            assert await ask("inner", code, {**BROKER, "OnBehalfOf": "root"}) == DENIED, code
+
+    with_users(story, tmp_path)
+
+
+def test_users_register_brokers_if_the_setting_permits_it(tmp_path: Path) -> None:
+    async def story(file: AccessFile, ask: Ask) -> None:
+        await file.change(permit("alice", "Cluster:DefaultCluster", "Update"))
+        await file.change(permit("bob", "*", "Pub", "Sub"))
+
+        async def is_permitted() -> bool:
+            return await ask("alice", RequestCode.REGISTER_BROKER, BROKER) == 0
+
+        await eventually_async(is_permitted)
+        for code in OF_BROKERS:
+            assert await ask("bob", code, BROKER) == DENIED, code
+
+    with_users(story, tmp_path, users_register_brokers=True)
+
+
+def test_registration_by_users_needs_a_file_of_users(tmp_path: Path) -> None:
+    given = {
+        "authentication_enabled": True,
+        "inner_credentials_file": inner_file(tmp_path),
+        "users_register_brokers": True,
     }
-    assert set(nameserver.server.chain.table.rows) == reads | of_brokers | set(CHANGES)
+    with pytest.raises(StoreError, match=r"users_register_brokers needs .* and access_file"):
+        build_nameserver(NameserverSettings.model_validate(given), SystemClock())
 
 
 def test_delete_of_a_topic_needs_permission_for_that_topic(tmp_path: Path) -> None:

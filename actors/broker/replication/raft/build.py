@@ -194,7 +194,7 @@ def _build(
     step = RaftStep(settings, driver, leader_address, lambda: services.have_started(node.term))
     capability = Capability(
         rows=(
-            *RaftRequests(control, peer).rows(),
+            *RaftRequests(peer).rows(),
             *MemberRequests(GroupOfReplica(replica.group, driver, addresses)).rows(),
             *transfers.rows(),
         ),

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
-from actors.broker.auth.access_requests import AccessControl
 from actors.broker.replication.raft.message_codec import decode_message, encode_message
 from actors.raft.members import Member
 from actors.raft.messages import Message
@@ -14,7 +13,6 @@ from actors.remoting.command import MAX_FRAME_BYTES, RemotingCommand
 from actors.remoting.headers import RaftMessageHeader
 from actors.remoting.remoting_errors import Refused
 from actors.remoting.request import OnSlave, RequestContext, RequestRow
-from actors.remoting.signing import ACCESS_KEY
 from actors.remoting.targets import Action, on_cluster
 from store.logs import get_logger
 
@@ -33,9 +31,8 @@ class RaftPeer(NamedTuple):
 class RaftRequests:
     """Request handler for RAFT_MESSAGE. With users configured, only the inner user may send one."""
 
-    def __init__(self, access: AccessControl | None, peer: RaftPeer | None) -> None:
+    def __init__(self, peer: RaftPeer | None) -> None:
         """Create the handler; without `peer`, the broker is in no group and refuses all messages."""
-        self._access = access
         self._peer = peer
         self._logged = ""
 
@@ -44,7 +41,7 @@ class RaftRequests:
         return (
             RequestRow(
                 RayMQRequestCode.RAFT_MESSAGE, self.receive, RaftMessageHeader, on_cluster(Action.UPDATE),
-                body_bytes_max=MAX_FRAME_BYTES, on_slave=OnSlave.SERVED,
+                body_bytes_max=MAX_FRAME_BYTES, on_slave=OnSlave.SERVED, is_inner=True,
             ),
         )  # fmt: skip
 
@@ -61,11 +58,6 @@ class RaftRequests:
 
     def _receive(self, context: RequestContext) -> None:
         peer, header = self._peer, context.header
-        access = self._access
-        if access is not None and not access.users.is_inner(context.command.ext.get(ACCESS_KEY, "")):
-            raise Refused(
-                ResponseCode.NO_PERMISSION, "only the cluster's inner user may send messages of a Raft group"
-            )
         if peer is None:
             raise Refused(
                 ResponseCode.SYSTEM_ERROR,
