@@ -10,11 +10,11 @@ permission is refused by the brokers at once.
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 from actors.access.signatures import FREE_FAILURES, REFUSAL_DELAY_MS, Failures, network_of
+from actors.bounds import AtLimit, Bound, Newest, Use
 from actors.gateway.callers import Caller, Signature, client_id_of, source_of
 from actors.gateway.groups import group_name
 from actors.gateway.grpc.calls import Call
@@ -36,8 +36,12 @@ from store.logs import get_logger
 _log = get_logger(__name__)
 
 CHECKED_MS: Final = 20_000
-CHECKED_MAX: Final = 20_000
-"""Signatures that are kept; SDKs make a new one each second."""
+CHECKED: Final = Bound(
+    "gateway_signatures",
+    20_000,
+    AtLimit.EVICT,
+    "Signatures that a broker has checked; SDKs make a new one each second.",
+)
 
 
 class Access:
@@ -65,10 +69,14 @@ class Access:
         self._clock = clock
         self._refresh_ns = refresh_ms * NS_PER_MS
         self._timeout_ms = timeout_ms
-        self._checked: OrderedDict[tuple[Signature, str], int] = OrderedDict()
+        self._checked = Newest[tuple[Signature, str], int](CHECKED)
         self._failures = Failures()
         self._brokers: list[str] = []
         self._brokers_ns = 0
+
+    def bounds(self) -> Sequence[Use]:
+        """Return the uses of bounds."""
+        return (self._checked.use(),)
 
     async def caller(self, call: Call) -> Caller:
         """Return the client of a call, with its user if the cluster has users.
@@ -92,9 +100,6 @@ class Access:
             await self._note_failure(caller, source.packed)
             raise RpcFailed(Code.UNAUTHORIZED, str(error.remark)) from None
         self._checked[key] = now_ns
-        self._checked.move_to_end(key)
-        while len(self._checked) > CHECKED_MAX:
-            self._checked.popitem(last=False)
         return caller
 
     async def check(self, caller: Caller, *alternatives: Iterable[Target]) -> None:

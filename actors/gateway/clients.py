@@ -8,11 +8,12 @@ its Telemetry stream, and responds with EndTransaction.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from google.protobuf.duration_pb2 import Duration
 
+from actors.bounds import AtLimit, Bound, Use
 from actors.gateway.access import Access, targets_of
 from actors.gateway.callers import Caller
 from actors.gateway.groups import CONSUMER_TYPES, Groups
@@ -60,8 +61,12 @@ INITIAL_BACKOFF_MS: Final = 10
 MAX_BACKOFF_MS: Final = 1000
 SETTINGS_BYTES_MAX: Final = 256 * 1024
 """Size of one client's settings."""
-KEPT_BYTES_MAX: Final = 64 * 1024 * 1024
-"""Size of the settings that open streams have in all, with `ENTRY_BYTES` for each client and topic."""
+KEPT: Final = Bound(
+    "gateway_settings_bytes",
+    64 * 1024 * 1024,
+    AtLimit.REFUSE,
+    "Size of the settings of all open Telemetry streams, with 256 bytes for each client and topic.",
+)
 ENTRY_BYTES: Final = 256
 
 
@@ -99,6 +104,10 @@ class Clients:
         self._streams: dict[Call, dict[str, Resource]] = {}
         self._kept: dict[Call, int] = {}
         self._kept_bytes = 0
+
+    def bounds(self) -> Sequence[Use]:
+        """Return the uses of bounds."""
+        return (KEPT.use(lambda: self._kept_bytes),)
 
     @property
     def count(self) -> int:
@@ -204,11 +213,11 @@ class Clients:
         count = 1 + len(settings.publishing.topics) + len(settings.subscription.subscriptions)
         size_bytes = settings.ByteSize() + count * ENTRY_BYTES
         kept_bytes = self._kept_bytes - self._kept.get(call, 0) + size_bytes
-        if kept_bytes > KEPT_BYTES_MAX:
+        if kept_bytes > KEPT.limit:
             raise RpcFailed(
                 Code.TOO_MANY_REQUESTS,
                 f"the settings of all clients of this gateway take {kept_bytes:,} bytes, over the limit of "
-                f"{KEPT_BYTES_MAX:,}: connect to another gateway",
+                f"{KEPT.limit:,}: connect to another gateway",
             )
         self._kept[call], self._kept_bytes = size_bytes, kept_bytes
 

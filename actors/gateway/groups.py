@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 import orjson
 from google.protobuf.duration_pb2 import Duration
 
+from actors.bounds import AtLimit, Bound, Newest, Use
 from actors.gateway.proto.definition_pb2 import (
     ClientType,
     Code,
@@ -30,7 +30,9 @@ from store.clock import NS_PER_MS, Clock
 from store.message.validate import check_group
 from store.store_errors import MessageInvalid
 
-GROUPS_MAX: Final = 10_000
+GROUPS: Final = Bound(
+    "gateway_groups", 10_000, AtLimit.EVICT, "Groups whose settings a gateway keeps for `route_cache_ms`."
+)
 RECEIVE_BATCH_SIZE: Final = 32
 LONG_POLLING_S: Final = 20
 BACKOFF_S: Final = (
@@ -61,7 +63,11 @@ class Groups:
         self._clock = clock
         self._refresh_ns = refresh_ms * NS_PER_MS
         self._timeout_ms = timeout_ms
-        self._groups: OrderedDict[str, Group] = OrderedDict()
+        self._groups = Newest[str, Group](GROUPS)
+
+    def bounds(self) -> Sequence[Use]:
+        """Return the uses of bounds."""
+        return (self._groups.use(),)
 
     async def get(self, name: str, topic: str) -> Group:
         """Return a group, as the brokers of `topic` know it.
@@ -80,8 +86,6 @@ class Groups:
             return known
         retry_max = int(fields.get("retryMaxTimes", len(BACKOFF_S) - 2))
         group = self._groups[name] = Group(fields.get("consumeMessageOrderly") is True, retry_max, now_ns)
-        while len(self._groups) > GROUPS_MAX:
-            self._groups.popitem(last=False)
         return group
 
     async def _fields(self, name: str, addresses: Iterable[str]) -> dict[str, Any]:

@@ -10,10 +10,11 @@ A push consumer sets no invisible time; the gateway renews its messages until th
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
+from actors.bounds import AtLimit, Bound, Newest, Use
 from actors.gateway.callers import Caller
 from actors.gateway.proto.definition_pb2 import Code
 from actors.gateway.statuses import RpcFailed
@@ -25,7 +26,9 @@ INVISIBLE_MS: Final = 60_000
 """Invisible time of a message that the gateway renews."""
 RENEW_BEFORE_MS: Final = 20_000
 RENEWAL_MS_MAX: Final = 3 * 3600 * 1000
-RENEWED_MAX: Final = 200_000
+RENEWED: Final = Bound(
+    "gateway_renewals", 200_000, AtLimit.EVICT, "Messages that a gateway renews for push consumers."
+)
 CLIENT_TIMEOUT_MS: Final = 60_000
 """SDKs send a heartbeat every 10 s."""
 _HANDLE_FIELDS: Final = 9
@@ -85,18 +88,20 @@ class Renewals:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._renewals: OrderedDict[tuple[str, str], Renewal] = OrderedDict()
+        self._renewals = Newest[tuple[str, str], Renewal](RENEWED)
         self._seen: dict[tuple[str, str], int] = {}  # last signs of life of the clients, in ms
 
     def __len__(self) -> int:
         return len(self._renewals)
 
+    def bounds(self) -> Sequence[Use]:
+        """Return the uses of bounds."""
+        return (self._renewals.use(),)
+
     def add(self, renewal: Renewal) -> None:
         """Renew a message from now on. Over the limit, the oldest ones are not renewed any more."""
         self._renewals[renewal.group, renewal.handle.encode()] = renewal
         self._seen[_owner(renewal.caller)] = self._clock.wall_ms()
-        while len(self._renewals) > RENEWED_MAX:
-            self._renewals.popitem(last=False)
 
     def seen(self, caller: Caller) -> None:
         """Note that a client is alive."""

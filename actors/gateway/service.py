@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
 from google.protobuf.message import Message
 
+from actors.bounds import Keeper
 from actors.gateway.access import Access, targets_of
 from actors.gateway.callers import Caller
 from actors.gateway.clients import Clients
@@ -27,7 +28,7 @@ from actors.gateway.statuses import RpcFailed, status_of
 from actors.gateway.topics import Topics
 from actors.host.cluster_access import inner_signer
 from actors.host.cluster_tls import client_tls, reload_tls, server_tls
-from actors.host.figures import Figure, Kind, described
+from actors.host.figures import Figure, Kind, bound_figures, described
 from actors.host.metrics.endpoint import MetricsEndpoint
 from actors.remoting.client import client_for
 from actors.remoting.clients.nameservers import Nameservers
@@ -79,39 +80,14 @@ class GatewayService:
         self._consumers = Consumers(access, topics, groups, renewals, self._client, clock, timeout_ms)
         self._clients = Clients(access, topics, self._client, client_id, groups, members, renewals)
         from_brokers.add_rows(self._clients.rows())
+        kept = (access, topics, groups, renewals, self._clients)
         sends = Sends(topics, self._client, clock, timeout_ms)
         limits = RemotingLimits(idle_ms=IDLE_MS, max_connections=settings.max_connections)
         methods = _methods(access, topics, sends, self._clients, self._consumers)
         self._made = SelfSigned(settings.listen_host, clock) if settings.makes_certificate else None
         tls = server_tls(settings, ("h2",), self._made.own if self._made is not None else None)
         self.server = GrpcServer(methods, clock, limits, tls=tls)
-        self.figures = (
-            Figure("address", Kind.TEXT, "", lambda: self.address, "Address that it listens on."),
-            Figure(
-                "connections",
-                Kind.GAUGE,
-                "",
-                lambda: len(self.server.hub.connections),
-                "Connections of clients.",
-                metric="raymq_gateway_connections",
-            ),
-            Figure(
-                "producers",
-                Kind.GAUGE,
-                "",
-                lambda: self._clients.count,
-                "Producers with a telemetry stream.",
-                metric="raymq_gateway_producers",
-            ),
-            Figure(
-                "renewed_messages",
-                Kind.GAUGE,
-                "",
-                lambda: len(renewals),
-                "Messages whose invisible time is renewed for push consumers.",
-                metric="raymq_gateway_renewed_messages",
-            ),
-        )
+        self.figures = self._figures(renewals, kept)
         self.metrics = MetricsEndpoint(settings, self.figures, self._labels)
 
     @property
@@ -142,6 +118,22 @@ class GatewayService:
     def describe(self) -> dict[str, object]:
         """Return the values of the figures."""
         return described(self.figures)
+
+    def _figures(self, renewals: Renewals, keepers: Sequence[Keeper]) -> Sequence[Figure]:
+        def gauge(name: str, read: Callable[[], int], text: str) -> Figure:
+            return Figure(name, Kind.GAUGE, "", read, text, metric=f"raymq_gateway_{name}")
+
+        return (
+            Figure("address", Kind.TEXT, "", lambda: self.address, "Address that it listens on."),
+            gauge("connections", lambda: len(self.server.hub.connections), "Connections of clients."),
+            gauge("producers", lambda: self._clients.count, "Producers with a telemetry stream."),
+            gauge(
+                "renewed_messages",
+                lambda: len(renewals),
+                "Messages whose invisible time is renewed for push consumers.",
+            ),
+            *bound_figures([use for each in keepers for use in each.bounds()]),
+        )
 
     def _labels(self) -> dict[str, str]:
         return {"node_type": "gateway", "node_id": self.address}

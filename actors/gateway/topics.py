@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import count
@@ -11,6 +10,7 @@ from typing import Final
 
 import orjson
 
+from actors.bounds import AtLimit, Bound, Newest, Use
 from actors.gateway.callers import Caller
 from actors.gateway.grpc.calls import Call
 from actors.gateway.proto.definition_pb2 import (
@@ -35,7 +35,9 @@ from store.clock import NS_PER_MS, Clock
 from store.message.validate import check_topic
 from store.store_errors import MessageInvalid
 
-TOPICS_MAX: Final = 10_000
+ROUTES: Final = Bound(
+    "gateway_routes", 10_000, AtLimit.EVICT, "Topics whose routes a gateway keeps for `route_cache_ms`."
+)
 ADDRESSES_MAX: Final = 32
 """Addresses of one client's endpoints: they are in each queue of a response."""
 HOST_CHARS_MAX: Final = 255
@@ -100,9 +102,13 @@ class Topics:
         self._clock = clock
         self._refresh_ns = refresh_ms * NS_PER_MS
         self._timeout_ms = timeout_ms
-        self._topics: OrderedDict[str, Topic] = OrderedDict()
+        self._topics = Newest[str, Topic](ROUTES)
         self._fetches: dict[str, asyncio.Task[Topic]] = {}
         self._turn = count()
+
+    def bounds(self) -> Sequence[Use]:
+        """Return the uses of bounds."""
+        return (self._topics.use(),)
 
     async def get(self, name: str) -> Topic:
         """Return a topic. Raises RpcFailed if it does not exist.
@@ -163,11 +169,7 @@ class Topics:
         if not topic.masters:
             raise RpcFailed(Code.TOPIC_NOT_FOUND, f"no running broker has registered topic {name}")
         topic.types = await self._types(topic)
-        topics = self._topics
-        topics[name] = topic
-        topics.move_to_end(name)
-        while len(topics) > TOPICS_MAX:
-            topics.popitem(last=False)
+        self._topics[name] = topic
         return topic
 
     async def _types(self, topic: Topic) -> Sequence[MessageType]:

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, NamedTuple, cast
+
+from actors.bounds import Use
 
 
 class Kind(StrEnum):
@@ -122,6 +124,28 @@ def connections_figure(read: Callable[[], int], *, is_described: bool = False) -
         "connections", Kind.GAUGE, "", read, "Open connections.",
         is_described=is_described,
         metric="raymq_connections",
+    )  # fmt: skip
+
+
+def bound_figures(uses: Sequence[Use]) -> Sequence[Figure]:
+    """Return the figures of the bounds of a process; one without a limit is not among the limits."""
+
+    def used() -> Iterator[Sample]:
+        return (Sample((each.bound.name,), each.read()) for each in uses)
+
+    def limits() -> Iterator[Sample]:
+        found = ((each.bound, each.limit()) for each in uses)
+        return (Sample((bound.name, bound.at_limit), limit) for bound, limit in found if limit)
+
+    return (
+        Figure(
+            "bound_used", Kind.GAUGE, "", used, "What peers have filled of each bound.", ("bound",),
+            metric="raymq_bound_used",
+        ),
+        Figure(
+            "bound_limit", Kind.GAUGE, "", limits, "The limits, and what happens to what would exceed them.",
+            ("bound", "at_limit"), metric="raymq_bound_limit",
+        ),
     )  # fmt: skip
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -261,7 +262,7 @@ def test_settings_that_need_too_much_memory_are_refused(
         await second.write(settings(ClientType.PRODUCER, "Plain"))  # there is memory again
         assert (await second.read()).status.code == Code.OK
 
-    monkeypatch.setattr(clients, "KEPT_BYTES_MAX", 4 * clients.ENTRY_BYTES)
+    monkeypatch.setattr(clients, "KEPT", replace(clients.KEPT, limit=4 * clients.ENTRY_BYTES))
     with_gateway(tmp_path, story)
 
 

@@ -1,0 +1,62 @@
+"""Every declared bound is shown by its processes, and has a test that reaches it."""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import importlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from actors.bounds import Bound
+from actors.gateway.gateway_settings import GatewaySettings
+from actors.gateway.service import GatewayService
+from actors.host.figures import Figure
+from actors.host.metrics.page import page
+from store.clock import SystemClock
+
+ROOT = Path(__file__).parents[2]
+GATEWAY = "tests/actors/gateway/test_gateway_bounds.py"
+GATEWAY_CLIENTS = "tests/actors/gateway/test_clients.py"
+
+TESTS = {
+    "gateway_groups": (GATEWAY, "test_settings_of_the_group_fetched_first_are_dropped"),
+    "gateway_renewals": (GATEWAY, "test_oldest_renewal_ends_over_the_limit"),
+    "gateway_routes": (GATEWAY, "test_route_fetched_first_is_dropped_and_a_fetched_again_one_kept"),
+    "gateway_settings_bytes": (GATEWAY_CLIENTS, "test_settings_that_need_too_much_memory_are_refused"),
+    "gateway_signatures": (GATEWAY, "test_signature_checked_first_is_forgotten_over_the_limit"),
+}
+
+
+def declared() -> Iterator[Bound]:
+    for folder in ("actors", "cluster"):
+        for path in sorted((ROOT / folder).rglob("*.py")):
+            if " = Bound(" in path.read_text():
+                name = ".".join(path.relative_to(ROOT).with_suffix("").parts)
+                module = importlib.import_module(name)
+                yield from (each for each in vars(module).values() if isinstance(each, Bound))
+
+
+BOUNDS = {each.name: each for each in declared()}
+
+
+async def figures_of_processes() -> Sequence[Figure]:
+    """Return the figures of one process of each kind."""
+    clock = SystemClock()
+    gateway = GatewayService(GatewaySettings(nameservers=["127.0.0.1:9"], listen_port=0), clock)
+    return gateway.figures
+
+
+def test_every_bound_has_a_test_that_reaches_it() -> None:
+    assert BOUNDS.keys() == TESTS.keys()
+    for file, test in TESTS.values():
+        tree = ast.parse((ROOT / file).read_text())
+        assert test in {getattr(node, "name", "") for node in ast.walk(tree)}, (file, test)
+
+
+def test_every_bound_is_on_the_page_of_metrics_with_its_limit() -> None:
+    text = "".join(page(asyncio.run(figures_of_processes()), {}, 10_000))
+    for name, bound in BOUNDS.items():
+        assert f'raymq_bound_used{{bound="{name}"}} 0\n' in text
+        limit = f'raymq_bound_limit{{bound="{name}",at_limit="{bound.at_limit}"}} {bound.limit}\n'
+        assert (limit in text) == bool(bound.limit), name
