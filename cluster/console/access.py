@@ -11,6 +11,7 @@ from cluster.client import Admin
 from cluster.client.config import ClientConfig
 from cluster.client.errors import ClientError, PermissionDenied
 from cluster.console.api_errors import ApiError
+from cluster.console.rights import Rights
 from store.clock import NS_PER_MS, Clock
 from store.logs import get_logger
 
@@ -23,7 +24,7 @@ FAILURES_MAX = 5
 """Failed logins of one address within a minute, after which its logins are refused."""
 FAILURE_WINDOW_MS = 60_000
 ADDRESSES_MAX = 1_000
-_NO_RIGHTS = "no permission"
+_NO_RIGHTS = "User:{user} has no permission"
 """Part of the remark for a user that is known but not permitted; RocketMQ's brokers use it too."""
 
 
@@ -47,12 +48,13 @@ class Session:
 class Access:
     """Decides as which user a request acts: the logged-in one, or none if brokers accept every client."""
 
-    def __init__(self, nameservers: str, clock: Clock, *, always: bool) -> None:
+    def __init__(self, nameservers: str, rights: Rights, clock: Clock, *, always: bool) -> None:
         """Create it. `always`: require a login even before the brokers were found to require signatures."""
         self._nameservers = nameservers
+        self._rights = rights
         self._clock = clock
-        self.is_required = always
-        """True if requests need a session."""
+        self.is_required: bool | None = always or None
+        """True if requests need a session; None until a broker has responded."""
         self._always = always
         self._unsigned = Admin(config=UnsignedConfig(nameservers=nameservers))
         self._sessions: dict[str, Session] = {}
@@ -66,20 +68,33 @@ class Access:
     def probe(self) -> None:
         """Find out if the brokers refuse unsigned requests; keep the last result if none responds."""
         try:
-            self.is_required = self._are_protected() or self._always
+            self._probe()
         except ClientError as error:
             _log.debug("console_probe_failed", error=str(error))
+
+    def user_of(self, token: str | None) -> str | None:
+        """Return the user of a session; "" if no login is required, None if it is or that is unknown."""
+        try:
+            return self.admin_of(token)[0]
+        except (ClientError, ApiError):
+            return None
 
     def admin_of(self, token: str | None) -> tuple[str, Admin]:
         """Return the user of a session and its admin client; "" if no login is required.
 
-        Raises ApiError (401) without a valid session.
+        Raises ApiError without a valid session: 401 if a login is required, 503 while that is unknown;
+        ClientError if no nameserver responds.
         """
         session = self._sessions.get(token or "")
         if session is not None and self._clock.monotonic_ns() < session.ends_ns:
             return session.user, session.admin
         if session is not None:
             self.logout(token or "")
+        if self.is_required is None:
+            self._probe()
+        if self.is_required is None:
+            what = "no broker has responded yet that could say if this console requires a login"
+            raise ApiError(503, what, "Start a broker, then try again.")
         if self.is_required:
             raise ApiError(401, "this console requires a login", "Log in as a user of the cluster.")
         return "", self._unsigned
@@ -97,7 +112,7 @@ class Access:
         if not user or not secret:  # the credentials of the environment would be used instead
             raise ApiError(400, "user and secret key must not be empty", "Give both.")
         failures.append(now_ns)  # parallel logins count before their result is known
-        if not self._are_protected():
+        if self._rights.sees_cluster(self._unsigned):
             raise ApiError(
                 409,
                 "the brokers accept requests of every client, so a password would protect nothing",
@@ -106,13 +121,13 @@ class Access:
         config = ClientConfig(nameservers=self._nameservers, access_key=user, secret_key=secret)
         admin = Admin(config=config)
         try:
-            admin.system_topics()
+            self._rights.check_sees_cluster(admin)
         except PermissionDenied as error:
-            if _NO_RIGHTS not in error.remark:
+            if _NO_RIGHTS.format(user=user[:100]) not in error.remark:
                 admin.close()
                 _log.warning("console_login_failed", user=user[:100], address=address)
                 raise ApiError(401, f"login of {user[:100]!r} failed: {error.remark}", "Try again.") from None
-        except ClientError:
+        except (ClientError, ApiError):
             admin.close()
             raise
         failures.clear()
@@ -135,12 +150,10 @@ class Access:
             self.logout(token)
         self._unsigned.close()
 
-    def _are_protected(self) -> bool:
-        try:
-            self._unsigned.system_topics()
-        except PermissionDenied:
-            return True
-        return False
+    def _probe(self) -> None:
+        found = self._rights.is_refused(self._unsigned)
+        if found is not None:
+            self.is_required = found or self._always
 
     def _recent_failures(self, address: str, now_ns: int) -> list[int]:
         oldest_ns = now_ns - FAILURE_WINDOW_MS * NS_PER_MS

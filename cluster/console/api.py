@@ -18,6 +18,7 @@ from cluster.console.changes import Changes
 from cluster.console.console_settings import ConsoleSettings
 from cluster.console.guard import check_host, check_origin
 from cluster.console.openapi import PREFIX, document
+from cluster.console.rights import no_broker
 from cluster.console.routes import Change, Route, parse
 from store.logs import get_logger
 from store.store_errors import MessageInvalid
@@ -108,6 +109,8 @@ class Api:
 
         def work() -> Any:
             user, admin = self._access.admin_of(token)
+            if not admin.brokers():
+                raise no_broker()
             try:
                 result = route.run(admin, parameters)
             except (ClientError, ApiError) as error:
@@ -127,12 +130,7 @@ class Api:
         """Return what the pages must know before a login."""
         check_origin(request, is_change=False)
         token = request.cookies.get(COOKIE)
-        try:
-            user: str | None = (await self.in_thread(lambda: self._access.admin_of(token)))[0]
-        except ApiError as error:
-            if error.status != 401:
-                raise
-            user = None
+        user = await self.in_thread(lambda: self._access.user_of(token))
         settings, is_required = self._settings, self._access.is_required
         found = {"user": user, "login_required": is_required, "nameservers": self._nameservers}
         return _json(found | {"read_only": settings.read_only, "bodies": settings.bodies})

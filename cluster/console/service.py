@@ -28,6 +28,7 @@ from cluster.console.resources.groups import GroupResources
 from cluster.console.resources.messages import MessageResources
 from cluster.console.resources.overview import OverviewResources
 from cluster.console.resources.topics import TopicResources
+from cluster.console.rights import Rights
 from cluster.console.routes import routes_of
 from cluster.console.sampler import Sampler
 from cluster.console.static_files import StaticFiles
@@ -56,14 +57,15 @@ class ConsoleService:
     def __init__(self, settings: ConsoleSettings, clock: Clock) -> None:
         self.settings = settings
         self._nameservers = ";".join(settings.nameservers)
-        self._access = Access(self._nameservers, clock, always=settings.login)
+        rights = Rights()
+        self._access = Access(self._nameservers, rights, clock, always=settings.login)
         self._admin = Admin(config=ClientConfig(nameservers=self._nameservers))
         self.sampler = Sampler(self._admin, clock)
         self.changes = Changes(clock)
         routes = routes_of(
-            OverviewResources(self.sampler, self.changes, clock),
-            TopicResources(self.sampler),
-            GroupResources(self.sampler, clock),
+            OverviewResources(self.sampler, self.changes, rights, clock),
+            TopicResources(self.sampler, rights),
+            GroupResources(self.sampler, rights, clock),
             MessageResources(clock, settings.bodies),
             DeadLetterResources(settings.bodies),
             BrokerResources(clock),

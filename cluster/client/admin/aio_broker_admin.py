@@ -8,6 +8,7 @@ from typing import Any, Literal
 import orjson
 
 from actors.remoting.admin_headers import (
+    BrokerConsumeStatsHeader,
     BrokerStatsHeader,
     ConsumeQueueHeader,
     DrainBrokerHeader,
@@ -64,6 +65,15 @@ class BrokerAdmin(AdminCore):
         """
         response = await self._call(await self._master(broker), RequestCode.GET_BROKER_RUNTIME_INFO)
         return decode_kv_table(response.body)
+
+    async def check_sees_everything(self, broker: str) -> None:
+        """Raise PermissionDenied unless the user may see a broker's figures and all its topics and groups.
+
+        Raises ConfigInvalid if the broker is unknown.
+        """
+        await self.broker_runtime(broker)
+        header = BrokerConsumeStatsHeader(is_order=True)  # the shortest of the responses that need the right
+        await self._call(await self._master(broker), RequestCode.GET_BROKER_CONSUME_STATS, header)
 
     async def broker_config(self, broker: str) -> dict[str, str]:
         """Return the settings of `broker` under RocketMQ's names. Raises NotSupported, ConfigInvalid."""

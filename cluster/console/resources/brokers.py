@@ -11,6 +11,7 @@ import msgspec
 
 from cluster.client import Admin
 from cluster.console.api_errors import ApiError
+from cluster.console.rights import no_broker
 from cluster.console.routes import Name, Plan, plan, route
 from cluster.counted import counted
 from cluster.driver.drain import DrainProgress, GroupLag
@@ -46,8 +47,11 @@ class BrokerResources:
 
     @route("GET", "/brokers", "broker list")
     def brokers(self, admin: Admin) -> Sequence[BrokerView]:
-        """Return the brokers. Raises ClientError."""
-        return list_brokers(admin, self._clock)
+        """Return the brokers. Raises ClientError, ApiError."""
+        found = list_brokers(admin, self._clock)
+        if all(each.load is None for each in found):
+            raise no_broker()
+        return found
 
     @route("GET", "/brokers/{broker}", "broker describe {broker}")
     def broker(self, admin: Admin, broker: Name) -> BrokerPage:

@@ -14,6 +14,7 @@ from cluster.client import Admin, MessageQueue
 from cluster.console.api_errors import ApiError
 from cluster.console.history import Curves
 from cluster.console.resources.lists import Listing, Page, Size, listing
+from cluster.console.rights import Rights
 from cluster.console.routes import Name, Plan, Short, plan, route
 from cluster.console.sampler import Sampler
 from cluster.counted import counted
@@ -64,7 +65,8 @@ class GroupPage:
 class GroupResources:
     """The consumer groups, and all clients."""
 
-    def __init__(self, sampler: Sampler, clock: Clock) -> None:
+    def __init__(self, sampler: Sampler, rights: Rights, clock: Clock) -> None:
+        self._rights = rights
         self._sampler = sampler
         self._clock = clock
 
@@ -97,7 +99,8 @@ class GroupResources:
             for span in admin.group_time_spans(group, topic)
             for each in (span.queue,)
         ]
-        return GroupPage(details, retained, self._sampler.curves_of_group(group))
+        curves = self._sampler.curves_of_group(group) if self._rights.sees_cluster(admin) else None
+        return GroupPage(details, retained, curves)
 
     @route("GET", "/clients")
     def clients(self, admin: Admin) -> Clients:

@@ -9,6 +9,7 @@ from cluster.client import Admin
 from cluster.console.changes import ChangeRecord, Changes
 from cluster.console.history import Curves, Span
 from cluster.console.resources.groups import GroupRow, since
+from cluster.console.rights import Rights
 from cluster.console.routes import route
 from cluster.console.sampler import Sampler, figures
 from cluster.views.brokers import BrokerView
@@ -51,18 +52,19 @@ class Overview:
 class OverviewResources:
     """Overview, history and changes.
 
-    Samples are taken as another user: they are shown to users that may look at brokers and list topics.
+    They are collected as another user, and shown to users that may see everything (`rights`).
     """
 
-    def __init__(self, sampler: Sampler, changes: Changes, clock: Clock) -> None:
+    def __init__(self, sampler: Sampler, changes: Changes, rights: Rights, clock: Clock) -> None:
+        self._rights = rights
         self._sampler = sampler
         self._changes = changes
         self._clock = clock
 
     @route("GET", "/overview", "top --once")
     def overview(self, admin: Admin) -> Overview:
-        """Return rates, lag, disks, brokers and warnings of the last sample. Raises ClientError."""
-        self._check_sees_cluster(admin)
+        """Return rates, lag, disks, brokers and warnings of the last sample. Raises ClientError, ApiError."""
+        self._rights.check_sees_cluster(admin)
         sample, now_ms = self._sampler.last, self._clock.wall_ms()
         late = sorted((sample.groups or {}).items(), key=lambda each: -each[1].lag)[:TOP]
         return Overview(
@@ -77,22 +79,15 @@ class OverviewResources:
 
     @route("GET", "/history", "top --once")
     def history(self, admin: Admin, span: Span = "hour") -> Curves:
-        """Return the curves of in/s, out/s, lag, in flight, disk and brokers. Raises ClientError."""
-        self._check_sees_cluster(admin)
+        """Return the curves of in/s, out/s, lag, in flight, disk, brokers. Raises ClientError, ApiError."""
+        self._rights.check_sees_cluster(admin)
         return self._sampler.history.curves(span)
 
     @route("GET", "/changes")
     def changes(self, admin: Admin) -> Sequence[ChangeRecord]:
-        """Return the changes made through this console, the newest first. Raises ClientError."""
-        self._check_sees_cluster(admin)
+        """Return the changes made through this console, the newest first. Raises ClientError, ApiError."""
+        self._rights.check_sees_cluster(admin)
         return self._changes.list()
-
-    def _check_sees_cluster(self, admin: Admin) -> None:
-        for each in self._sampler.last.brokers or ():
-            if each.load is not None:
-                admin.broker_runtime(each.broker)
-                admin.system_topics()
-                return
 
 
 def _row(name: str, sample: GroupSample, now_ms: int) -> GroupRow:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Literal
@@ -12,9 +12,11 @@ import msgspec
 from cluster.client import Admin
 from cluster.console.history import Curves
 from cluster.console.resources.lists import Listing, Page, Size, listing
+from cluster.console.rights import Rights
 from cluster.console.routes import Name, Plan, Short, plan, route
 from cluster.console.sampler import Sampler
 from cluster.counted import counted
+from cluster.views.samples import GroupSample
 from cluster.views.topics import (
     TopicDetails,
     TopicProgress,
@@ -65,7 +67,8 @@ class TopicPage:
 class TopicResources:
     """The topics."""
 
-    def __init__(self, sampler: Sampler) -> None:
+    def __init__(self, sampler: Sampler, rights: Rights) -> None:
+        self._rights = rights
         self._sampler = sampler
 
     @route("GET", "/topics", "topic list {system?--system}")
@@ -74,9 +77,9 @@ class TopicResources:
         system: bool = False,
     ) -> Listing[TopicRow]:  # fmt: skip
         """Return a page of the list of topics: those of users, or all. Raises ClientError, ApiError."""
-        sample = self._sampler.last
+        sample, sampled = self._sampler.last, self._groups_for(admin)
         groups: dict[str, list[GroupOfTopic]] = {}
-        for name, progress in (sample.groups or {}).items():
+        for name, progress in (sampled or {}).items():
             for topic, lag in progress.topics.items():
                 groups.setdefault(topic, []).append(GroupOfTopic(name, lag.lag, lag.in_flight))
         rows = []
@@ -85,7 +88,7 @@ class TopicResources:
                 continue
             stored = sample.topics.get(each.topic)
             messages, tps = (stored.messages, stored.tps) if stored else (None, None)
-            of_topic = groups.get(each.topic, []) if sample.groups is not None else None
+            of_topic = groups.get(each.topic, []) if sampled is not None else None
             highest = max((group.lag or 0 for group in of_topic or ()), default=None)
             known = (each.topic, each.kind, each.queues, each.perm, each.brokers)
             rows.append(TopicRow(*known, messages, tps, of_topic, highest))
@@ -95,13 +98,18 @@ class TopicResources:
     def topic(self, admin: Admin, topic: Name) -> TopicPage:
         """Return one topic. Raises ClientError."""
         details, progress = describe_topic(admin, topic), topic_progress(admin, topic)
-        sampled = self._sampler.last.groups or {}
+        sampled = self._groups_for(admin) or {}
         groups = []
         for group in details.groups:
             known = sampled[group].topics.get(topic) if group in sampled else None
             lag, in_flight = (known.lag, known.in_flight) if known is not None else (None, None)
             groups.append(GroupOfTopic(group, lag, in_flight))
-        return TopicPage(details, progress, progress.messages, groups, self._sampler.curves_of_topic(topic))
+        curves = self._sampler.curves_of_topic(topic) if details.brokers else None
+        return TopicPage(details, progress, progress.messages, groups, curves)
+
+    def _groups_for(self, admin: Admin) -> Mapping[str, GroupSample] | None:
+        """Return the sampled groups if the user may see all groups; None if not, or without a sample."""
+        return self._sampler.last.groups if self._rights.sees_cluster(admin) else None
 
     @route(
         "POST",

@@ -11,8 +11,11 @@ from typer.testing import CliRunner
 
 from cluster.cli.main import build
 from cluster.client import Admin, MessageQueue, Producer
+from cluster.console.sampler import figures
+from cluster.views.warnings import notices
 from tests.cluster.client.conftest import Cluster
 from tests.cluster.console.conftest import API, Console
+from tests.eventually import eventually
 
 
 @pytest.fixture
@@ -199,11 +202,12 @@ def test_large_body_is_refused(console: Console) -> None:
 
 def test_nameserver_that_is_gone_is_a_sentence(consoles: Callable[..., Console], cluster: Cluster) -> None:
     console = consoles(cluster, nameservers=["127.0.0.1:1"])
-    status, text = console.refused("/topics")
-    assert (status, "127.0.0.1:1" in text, "Start a nameserver" in text) == (502, True, True)
-    overview = console.await_sample()
-    assert [overview[name] for name in ("in_tps", "lag", "brokers_up", "brokers")] == [None] * 4
-    assert any("127.0.0.1:1" in each["text"] for each in overview["notices"])
+    for path in ("/topics", "/overview"):
+        status, text = console.refused(path)
+        assert (status, "127.0.0.1:1" in text, "Start a nameserver" in text) == (502, True, True)
+    sample = eventually(lambda: console.service.sampler.last if console.service.sampler.samples else None)
+    assert (sample.brokers, sample.groups, figures(sample)) == (None, None, (None,) * 6)
+    assert any("127.0.0.1:1" in each.text for each in notices(sample, sample.at_ms))
 
 
 def test_broker_that_is_down_leaves_the_others_visible(
