@@ -14,7 +14,6 @@ from actors.gateway.access import Access
 from actors.gateway.callers import Caller
 from actors.gateway.groups import Group, Groups, group_name
 from actors.gateway.grpc.calls import Call
-from actors.gateway.grpc.status import CallFailed, StatusCode
 from actors.gateway.messages import ID_CHARS_MAX, message_of, refuse_lite
 from actors.gateway.proto.definition_pb2 import (
     Assignment,
@@ -126,11 +125,9 @@ class Consumers:
 
     async def receive(self, call: Call) -> None:
         """Handle ReceiveMessage: the status, then messages, then the time of delivery."""
-        request: ReceiveMessageRequest | None = await call.receive()
-        if request is None:
-            raise CallFailed(StatusCode.INVALID_ARGUMENT, "the call ended without a request")
         try:
             caller = await self._access.caller(call)
+            request: ReceiveMessageRequest = await call.request()
             messages = await self._popped(call, caller, request)
         except (RpcFailed, Refused, RemotingError) as error:
             await call.send(ReceiveMessageResponse(status=status_of(error)))

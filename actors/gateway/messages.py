@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import re
-import zlib
 from typing import Final, Protocol
 
 from google.protobuf.timestamp_pb2 import Timestamp
 
+from actors.gateway.grpc.calls import Call
+from actors.gateway.grpc.gzip_data import GzipInvalid, declared_size
 from actors.gateway.grpc.status import CallFailed, StatusCode
 
 # Values are imported by name on the path of sends: an attribute of an enum takes a microsecond.
@@ -39,7 +40,6 @@ GROUP_BYTES_MAX: Final = 64
 ID_CHARS_MAX: Final = 255
 DELAY_MS_MAX: Final = 24 * 3600 * 1000
 RECOVERY_S_MAX: Final = 3600
-_GZIP_WBITS: Final = 31
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f]")
 _RESERVED: Final = frozenset(value for name, value in vars(MessageConst).items() if not name.startswith("_"))
 
@@ -167,18 +167,18 @@ def _check_text(text: str, code: Code, kind: str) -> None:
         raise RpcFailed(code, f"the {kind} contains a control character")
 
 
-def inflated(body: bytes) -> bytes:
+async def inflated(call: Call, body: bytes) -> bytes:
     """Return a body without gzip, which RocketMQ's remoting clients cannot read. Raises RpcFailed."""
-    inflate = zlib.decompressobj(_GZIP_WBITS)
-    try:
-        plain = inflate.decompress(body, BODY_BYTES_MAX + 1)
-    except zlib.error as error:
-        raise RpcFailed(Code.MESSAGE_CORRUPTED, f"the body is not valid gzip: {error}") from None
-    if len(plain) > BODY_BYTES_MAX or not inflate.eof:
+    size_bytes = declared_size(body)
+    if size_bytes > BODY_BYTES_MAX:
         raise RpcFailed(
-            Code.MESSAGE_BODY_TOO_LARGE, f"the gzip body is incomplete or exceeds {BODY_BYTES_MAX:,} bytes"
+            Code.MESSAGE_BODY_TOO_LARGE,
+            f"the gzip body inflates to {size_bytes:,} bytes, over the limit of {BODY_BYTES_MAX:,}",
         )
-    return plain
+    try:
+        return await call.inflate(body)
+    except GzipInvalid as error:
+        raise RpcFailed(Code.MESSAGE_CORRUPTED, f"the body is {error}") from None
 
 
 def stored_properties(message: Message, producer_group: str) -> dict[str, str]:

@@ -14,6 +14,7 @@ from typing import Final, NamedTuple
 
 from actors.gateway.callers import Caller
 from actors.gateway.grpc.calls import Call
+from actors.gateway.grpc.gzip_data import declared_size
 from actors.gateway.messages import check_message, inflated, stored_properties, type_of
 from actors.gateway.proto.definition_pb2 import (
     GZIP,
@@ -120,9 +121,12 @@ class Sends:
         topic = await self._topics.get(name)
         for message in messages:
             _check_type(topic, message)
-        inflated_bytes = self._inflate(messages)
+        inflated_bytes = self._inflated_size(messages)
         self._inflated_bytes += inflated_bytes
         try:
+            for message in messages:
+                if message.system_properties.body_encoding == GZIP:
+                    message.body = await inflated(call, message.body)
             if len(messages) == 1:
                 entries = [await self._send_one(call, caller, topic, messages[0])]
             else:
@@ -183,19 +187,16 @@ class Sends:
             status = status_of_handle(error, Code.INVALID_TRANSACTION_ID)
         return EndTransactionResponse(status=status)
 
-    def _inflate(self, messages: Iterable[Message]) -> int:
-        """Replace gzip bodies by plain ones, and return their size. Raises RpcFailed."""
-        inflated_bytes = 0
-        for message in messages:
-            if message.system_properties.body_encoding == GZIP:
-                body = message.body = inflated(message.body)
-                inflated_bytes += len(body)
-                if self._inflated_bytes + inflated_bytes > INFLATED_BYTES_MAX:
-                    raise RpcFailed(
-                        Code.TOO_MANY_REQUESTS,
-                        f"the gzip bodies in progress inflate to more than {INFLATED_BYTES_MAX:,} bytes: "
-                        "send fewer messages at a time",
-                    )
+    def _inflated_size(self, messages: Iterable[Message]) -> int:
+        """Return the size of the gzip bodies when they are inflated. Raises RpcFailed if it is too large."""
+        bodies = (each.body for each in messages if each.system_properties.body_encoding == GZIP)
+        inflated_bytes = sum(map(declared_size, bodies))
+        if self._inflated_bytes + inflated_bytes > INFLATED_BYTES_MAX:
+            raise RpcFailed(
+                Code.TOO_MANY_REQUESTS,
+                f"the gzip bodies in progress inflate to more than {INFLATED_BYTES_MAX:,} bytes: "
+                "send fewer messages at a time",
+            )
         return inflated_bytes
 
     async def _send_one(

@@ -17,7 +17,7 @@ from actors.gateway.clients import Clients
 from actors.gateway.consumers import Consumers
 from actors.gateway.gateway_settings import GatewaySettings
 from actors.gateway.groups import Groups
-from actors.gateway.grpc.calls import Call, Method, unary
+from actors.gateway.grpc.calls import Call, Method
 from actors.gateway.grpc.server import GrpcServer
 from actors.gateway.members import Members
 from actors.gateway.proto import service_pb2 as rpc
@@ -197,13 +197,15 @@ def _rpc(
     `targets` are the permissions that are checked here: those that no broker checks in a request of `handle`.
     """
 
-    async def guarded(call: Call, request: Any) -> Message:
+    async def serve(call: Call) -> None:
         try:
-            caller = await access.caller(call)
+            caller = await access.caller(call)  # first: a request is decoded for a known user only
+            request = await call.request()
             if targets is not None:
                 await access.check(caller, *targets(request))
-            return await handle(call, caller, request)
+            response = await handle(call, caller, request)
         except (RpcFailed, Refused, RemotingError) as error:
-            return response_type(status=status_of(error))
+            response = response_type(status=status_of(error))
+        await call.send(response)
 
-    return unary(request_type, guarded)
+    return Method(request_type, serve)

@@ -8,9 +8,11 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
-from google.protobuf.message import DecodeError, Message
+from google.protobuf.message import Message
 
-from actors.gateway.grpc.messages import MessageReader, encode_frame
+from actors.gateway.grpc.decoder import Decoder
+from actors.gateway.grpc.gzip_data import declared_size, inflate
+from actors.gateway.grpc.messages import MessageReader, Packed, encode_frame
 from actors.gateway.grpc.status import CallFailed, StatusCode
 
 HIGH_WATER_BYTES: Final = 64 * 1024
@@ -31,8 +33,9 @@ class Call:
     """One call from its headers to its status. A handler receives requests and sends responses."""
 
     __slots__ = (
-        "_is_ended", "_loop", "_output", "_receiver", "_requests", "_sender", "deadline", "has_headers",
-        "metadata", "method", "peer", "reader", "since_ns", "stream_id", "task", "trailers", "unsent",
+        "_decoder", "_is_ended", "_loop", "_output", "_receiver", "_requests", "_sender", "deadline",
+        "has_headers", "metadata", "method", "peer", "reader", "since_ns", "stream_id", "task",
+        "trailers", "unsent",
     )  # fmt: skip
 
     def __init__(
@@ -43,6 +46,7 @@ class Call:
         stream_id: int,
         output: Output,
         reader: MessageReader,
+        decoder: Decoder,
         since_ns: int,
     ) -> None:
         self.method = method
@@ -56,9 +60,10 @@ class Call:
         self.unsent = bytearray()
         self.has_headers = False
         self.trailers: list[tuple[bytes, bytes]] | None = None  # set when the call has its status
+        self._decoder = decoder
         self._output = output
         self._loop = asyncio.get_running_loop()
-        self._requests: deque[bytes] = deque()
+        self._requests: deque[Packed] = deque()
         self._is_ended = False
         self._receiver: asyncio.Future[None] | None = None
         self._sender: asyncio.Future[None] | None = None
@@ -85,13 +90,18 @@ class Call:
                 return None
             self._receiver = self._loop.create_future()
             await self._receiver
-        try:
-            return self.method.request_type.FromString(self._requests.popleft())
-        except DecodeError as error:
-            name = self.method.request_type.DESCRIPTOR.name
-            raise CallFailed(
-                StatusCode.INVALID_ARGUMENT, f"the request is not a valid {name}: {error}"
-            ) from None
+        return await self._decoder.decode(self.method.request_type, self._requests.popleft())
+
+    async def request(self) -> Any:
+        """Return the only request. Raises CallFailed if there is none, or if it cannot be decoded."""
+        request = await self.receive()
+        if request is None:
+            raise CallFailed(StatusCode.INVALID_ARGUMENT, "the call ended without a request")
+        return request
+
+    async def inflate(self, data: bytes) -> bytes:
+        """Return the content of gzip data within a request. Raises GzipInvalid."""
+        return await self._decoder.run(declared_size(data), lambda: inflate(data))
 
     async def send(self, message: Message) -> None:
         """Send one response; wait while the peer has much to read."""
@@ -149,15 +159,3 @@ class Method:
     serve: Serve
     is_stream: bool = False
     """Whether the client may send several requests, or the server several responses, for a long time."""
-
-
-def unary(request_type: type[Message], handle: Callable[[Call, Any], Awaitable[Message]]) -> Method:
-    """Return the method that passes one request to `handle` and sends its response."""
-
-    async def serve(call: Call) -> None:
-        request = await call.receive()
-        if request is None:
-            raise CallFailed(StatusCode.INVALID_ARGUMENT, "the call ended without a request")
-        await call.send(await handle(call, request))
-
-    return Method(request_type, serve)

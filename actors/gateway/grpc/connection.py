@@ -17,6 +17,7 @@ from functools import partial
 from typing import Any, Final, cast
 
 from actors.gateway.grpc.calls import Call, Method
+from actors.gateway.grpc.decoder import Decoder
 from actors.gateway.grpc.engine import (
     FRAME_BYTES_MAX,
     EngineFailed,
@@ -87,6 +88,7 @@ class GrpcConnection(asyncio.BufferedProtocol):
         methods: Mapping[str, Method],
         limits: GrpcLimits,
         memory: Memory,
+        decoder: Decoder,
         new_engine: NewEngine,
     ) -> None:
         """Create the protocol; `methods` are the served ones, by path."""
@@ -95,6 +97,7 @@ class GrpcConnection(asyncio.BufferedProtocol):
         self._methods = methods
         self._limits = limits
         self._memory = memory
+        self._decoder = decoder
         self._calls: dict[int, Call] = {}
         self._transport: asyncio.Transport
         self._is_blocked = False
@@ -305,7 +308,9 @@ class GrpcConnection(asyncio.BufferedProtocol):
         method = self._methods.get(headers.get(":path", ""))
         encoding = headers.get("grpc-encoding", "identity")
         reader = MessageReader(encoding, self._limits.message_bytes_max)
-        call = Call(method or _UNKNOWN, headers, self.peer, stream_id, self, reader, self._active_ns)
+        call = Call(
+            method or _UNKNOWN, headers, self.peer, stream_id, self, reader, self._decoder, self._active_ns
+        )
         self._calls[stream_id] = call
         try:
             _check(headers, method)

@@ -9,14 +9,13 @@
 from __future__ import annotations
 
 import struct
-import zlib
-from typing import Final
+from typing import Final, NamedTuple
 
+from actors.gateway.grpc.gzip_data import declared_size
 from actors.gateway.grpc.status import CallFailed, StatusCode
 
 PREFIX: Final = struct.Struct(">BI")
 ENCODINGS: Final = ("identity", "gzip")
-_GZIP_WBITS: Final = 31
 
 
 def encode_frame(message: bytes) -> bytes:
@@ -24,10 +23,22 @@ def encode_frame(message: bytes) -> bytes:
     return PREFIX.pack(0, len(message)) + message
 
 
+class Packed(NamedTuple):
+    """A message as it was received."""
+
+    data: bytes
+    is_gzip: bool = False
+
+    @property
+    def plain_bytes(self) -> int:
+        """Size of the message when it is inflated, as its sender declares it."""
+        return declared_size(self.data) if self.is_gzip else len(self.data)
+
+
 class MessageReader:
     """Collects the data of one stream and returns its messages.
 
-    Raises CallFailed for a message over the limit, and for one that cannot be decompressed.
+    Raises CallFailed for a message over the limit, and for one that is compressed against the call's headers.
     """
 
     __slots__ = ("_data", "_encoding", "_max_bytes")
@@ -48,11 +59,11 @@ class MessageReader:
         """Size of the data that has not been returned as messages."""
         return len(self._data)
 
-    def feed(self, data: bytes) -> list[bytes]:
+    def feed(self, data: bytes) -> list[Packed]:
         """Add data; return the messages that are complete now."""
         buffer = self._data
         buffer += data
-        found: list[bytes] = []
+        found: list[Packed] = []
         at = 0
         while len(buffer) - at >= PREFIX.size:
             compressed, length = PREFIX.unpack_from(buffer, at)
@@ -63,26 +74,18 @@ class MessageReader:
             end = at + PREFIX.size + length
             if end > len(buffer):
                 break
-            message = bytes(memoryview(buffer)[at + PREFIX.size : end])
-            found.append(self._decompress(message) if compressed else message)
+            message = Packed(bytes(memoryview(buffer)[at + PREFIX.size : end]), bool(compressed))
+            if compressed and self._encoding != "gzip":
+                raise CallFailed(
+                    StatusCode.INTERNAL, "a compressed message needs the header grpc-encoding: gzip"
+                )
+            if message.plain_bytes > self._max_bytes:
+                raise self._too_long(f"{message.plain_bytes:,} bytes after its decompression")
+            found.append(message)
             at = end
         if at:
             del buffer[:at]
         return found
-
-    def _decompress(self, message: bytes) -> bytes:
-        if self._encoding != "gzip":
-            raise CallFailed(StatusCode.INTERNAL, "a compressed message needs the header grpc-encoding: gzip")
-        inflate = zlib.decompressobj(_GZIP_WBITS)
-        try:
-            plain = inflate.decompress(message, self._max_bytes + 1)
-        except zlib.error as error:
-            raise CallFailed(StatusCode.INTERNAL, f"the message is not valid gzip: {error}") from None
-        if len(plain) > self._max_bytes:
-            raise self._too_long("more")
-        if not inflate.eof:
-            raise CallFailed(StatusCode.INTERNAL, "the message is an incomplete gzip stream")
-        return plain
 
     def _too_long(self, size: str) -> CallFailed:
         return CallFailed(

@@ -9,6 +9,7 @@ from typing import Final
 
 from actors.gateway.grpc.calls import Method
 from actors.gateway.grpc.connection import GrpcConnection, GrpcLimits, Memory
+from actors.gateway.grpc.decoder import Decoder
 from actors.gateway.grpc.engine import NewEngine
 from actors.gateway.grpc.ngh2_engine import Ngh2Engine
 from actors.remoting.hub import Hub
@@ -51,6 +52,7 @@ class GrpcServer:
         self._methods = methods
         self._limits = grpc_limits or GrpcLimits()
         self._memory = Memory()
+        self._decoder = Decoder()
         self._new_engine = new_engine
         self._server: asyncio.Server | None = None
         self._sweeper: asyncio.TimerHandle | None = None
@@ -77,6 +79,7 @@ class GrpcServer:
             async with asyncio.timeout(drain_ms / 1000):
                 await self._until_drained()
         await self.hub.stop()
+        self._decoder.close()
 
     async def _until_drained(self) -> None:
         while self.hub.connections:  # noqa: ASYNC110 - connections end by themselves, at any place
@@ -86,7 +89,9 @@ class GrpcServer:
         return self._connection() if self.tls is None else TlsGate(self.hub, self.tls, self._connection)
 
     def _connection(self) -> GrpcConnection:
-        return GrpcConnection(self.hub, self._methods, self._limits, self._memory, self._new_engine)
+        return GrpcConnection(
+            self.hub, self._methods, self._limits, self._memory, self._decoder, self._new_engine
+        )
 
     def _sweep(self) -> None:
         self._sweeper = self.hub.loop.call_later(_SWEEP_S, self._sweep)

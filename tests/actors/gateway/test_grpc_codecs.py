@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from actors.gateway.grpc.gzip_data import GzipInvalid, inflate
 from actors.gateway.grpc.messages import MessageReader, encode_frame
 from actors.gateway.grpc.status import CallFailed, decode_timeout_ns, encode_message
 
@@ -40,7 +41,8 @@ def test_messages_are_split_at_any_byte(messages: list[bytes], cuts: list[int], 
     places = sorted({cut % (len(stream) + 1) for cut in cuts})
     for begin, end in zip((0, *places), (*places, len(stream)), strict=True):
         found += reader.feed(stream[begin:end])
-    assert (found, reader.size_bytes) == (messages, 0)
+    assert ([each.plain_bytes for each in found], reader.size_bytes) == ([len(each) for each in messages], 0)
+    assert [inflate(each.data) if is_compressed else each.data for each in found] == messages
 
 
 @pytest.mark.parametrize(
@@ -48,8 +50,6 @@ def test_messages_are_split_at_any_byte(messages: list[bytes], cuts: list[int], 
     [
         (struct.pack(">BI", 0, 1001), "over the limit of 1,000"),
         (struct.pack(">BI", 2, 0), "compressed flag 2"),
-        (struct.pack(">BI", 1, 3) + b"abc", "not valid gzip"),
-        (struct.pack(">BI", 1, 0), "incomplete gzip"),
         (
             (lambda raw: struct.pack(">BI", 1, len(raw)) + raw)(gzip.compress(bytes(100_000))),
             "over the limit",
@@ -64,3 +64,21 @@ def test_invalid_messages_are_refused(frame: bytes, reason: str) -> None:
 def test_a_compressed_message_without_encoding_is_refused() -> None:
     with pytest.raises(CallFailed, match="grpc-encoding"):
         MessageReader("identity", 1000).feed(struct.pack(">BI", 1, 0))
+
+
+GZIP = gzip.compress(b"x" * 100, mtime=0)
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        (b"", "incomplete gzip"),
+        (b"abc", "not valid gzip"),
+        (GZIP[:-4] + (90).to_bytes(4, "little"), "more than the 90 bytes"),
+        (GZIP + gzip.compress(b"x" * 10, mtime=0), "more than the 10 bytes"),
+    ],
+    ids=range(4),
+)
+def test_gzip_that_is_not_as_it_declares_is_refused(data: bytes, reason: str) -> None:
+    with pytest.raises(GzipInvalid, match=reason):
+        inflate(data)

@@ -1,0 +1,56 @@
+"""Decoder: inflates and decodes requests within limits; long ones in a thread."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
+
+from google.protobuf.message import DecodeError, Message
+
+from actors.gateway.grpc.fields import FIELDS_MAX, SHORT_BYTES, count_fields
+from actors.gateway.grpc.gzip_data import INLINE_BYTES, GzipInvalid, inflate
+from actors.gateway.grpc.messages import Packed
+from actors.gateway.grpc.status import CallFailed, StatusCode
+
+T = TypeVar("T")
+
+
+class Decoder:
+    """Decodes the requests of all connections of one server."""
+
+    def __init__(self) -> None:
+        """Create the decoder; its thread starts with the first long request."""
+        self._thread = ThreadPoolExecutor(1, "grpc-decoder")
+
+    async def decode(self, kind: type[Message], packed: Packed) -> Any:
+        """Return the message. Raises CallFailed if it is not valid or has more than `FIELDS_MAX` fields."""
+        return await self.run(packed.plain_bytes, lambda: _decode(kind, packed))
+
+    async def run(self, plain_bytes: int, work: Callable[[], T]) -> T:
+        """Run work that inflates or decodes `plain_bytes`, in the thread if these are many."""
+        if plain_bytes <= INLINE_BYTES:
+            return work()
+        return await asyncio.get_running_loop().run_in_executor(self._thread, work)
+
+    def close(self) -> None:
+        """Stop the thread after its present work."""
+        self._thread.shutdown(wait=False, cancel_futures=True)
+
+
+def _decode(kind: type[Message], packed: Packed) -> Message:
+    try:
+        plain = inflate(packed.data) if packed.is_gzip else packed.data
+    except GzipInvalid as error:
+        raise CallFailed(StatusCode.INTERNAL, f"the message is {error}") from None
+    name = kind.DESCRIPTOR.name
+    try:
+        if len(plain) > SHORT_BYTES and count_fields(plain, kind) > FIELDS_MAX:
+            raise CallFailed(
+                StatusCode.RESOURCE_EXHAUSTED,
+                f"the {name} has more than {FIELDS_MAX:,} fields: send several smaller requests",
+            )
+        return kind.FromString(plain)
+    except (DecodeError, ValueError) as error:
+        raise CallFailed(StatusCode.INVALID_ARGUMENT, f"the request is not a valid {name}: {error}") from None
