@@ -93,7 +93,7 @@ class Call:
         return await self._decoder.decode(self.method.request_type, self._requests.popleft())
 
     async def request(self) -> Any:
-        """Return the only request. Raises CallFailed if there is none, or if it cannot be decoded."""
+        """Return the only request. Raises CallFailed if it is missing or cannot be decoded."""
         request = await self.receive()
         if request is None:
             raise CallFailed(StatusCode.INVALID_ARGUMENT, "the call ended without a request")
