@@ -19,7 +19,9 @@ FREE_FAILURES: Final = 10
 FAILURE_WINDOW_MS: Final = 60_000
 REFUSAL_DELAY_MS: Final = 1_000
 ADDRESSES_MAX: Final = 1_000
-"""Addresses whose failures are counted. The oldest is forgotten if there are more."""
+"""Addresses whose failures are counted. If there are more, the one with the fewest is forgotten: if it were
+the oldest, further addresses could clear the count of the first.
+"""
 _LOG_INTERVAL_MS: Final = 1_000
 _PORT_BYTES: Final = 4
 _IPV6_NETWORK_BYTES: Final = 8
@@ -120,9 +122,16 @@ class Failures:
             count, since_ns = 0, now_ns
             self._counts.pop(address, None)
         elif count == 0 and len(self._counts) >= ADDRESSES_MAX:
-            del self._counts[next(iter(self._counts))]
+            self._make_room(now_ns)
         self._counts[address] = (count + 1, since_ns)
         return count + 1
+
+    def _make_room(self, now_ns: int) -> None:
+        oldest_ns = now_ns - FAILURE_WINDOW_MS * NS_PER_MS
+        for address in [each for each, (_, since_ns) in self._counts.items() if since_ns <= oldest_ns]:
+            del self._counts[address]
+        if len(self._counts) >= ADDRESSES_MAX:
+            del self._counts[min(self._counts, key=lambda each: self._counts[each][0])]
 
 
 def network_of(address: bytes) -> bytes:

@@ -11,6 +11,7 @@ from cluster.client import Admin
 from cluster.client.config import ClientConfig
 from cluster.client.errors import ClientError, PermissionDenied
 from cluster.console.api_errors import ApiError
+from cluster.console.login_failures import LoginFailures, Row, row_of
 from cluster.console.rights import Rights
 from store.clock import NS_PER_MS, Clock
 from store.logs import get_logger
@@ -20,10 +21,9 @@ _log = get_logger(__name__)
 TOKEN_BYTES = 32
 SESSION_MS = 12 * 3_600_000
 SESSIONS_MAX = 1_000
-FAILURES_MAX = 5
-"""Failed logins of one address within a minute, after which its logins are refused."""
-FAILURE_WINDOW_MS = 60_000
-ADDRESSES_MAX = 1_000
+SESSIONS_OF_USER_MAX = 50
+"""Sessions of one user, whose oldest then ends: a user that logs in often must not end those of others."""
+CREDENTIAL_CHARACTERS_MAX = 1_024
 _NO_RIGHTS = "User:{user} has no permission"
 """Part of the remark for a user that is known but not permitted; RocketMQ's brokers use it too."""
 
@@ -38,10 +38,11 @@ class UnsignedConfig(ClientConfig):
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """A logged-in user and the admin client that signs as this user."""
+    """A logged-in user, the admin client that signs as this user, and where it has logged in."""
 
     user: str
     admin: Admin
+    row: Row
     ends_ns: int
 
 
@@ -58,7 +59,7 @@ class Access:
         self._always = always
         self._unsigned = Admin(config=UnsignedConfig(nameservers=nameservers))
         self._sessions: dict[str, Session] = {}
-        self._failures: dict[str, list[int]] = {}
+        self._failures = LoginFailures(clock)
 
     @property
     def sessions(self) -> int:
@@ -101,40 +102,26 @@ class Access:
 
     def login(self, user: str, secret: str, address: str) -> str:
         """Return the token of a new session. Raises ApiError, ClientError."""
-        now_ns = self._clock.monotonic_ns()
-        failures = self._recent_failures(address, now_ns)
-        if len(failures) >= FAILURES_MAX:
-            raise ApiError(
-                429,
-                f"{len(failures)} logins from {address} have failed within a minute",
-                "Wait a minute, then try again.",
-            )
         if not user or not secret:  # the credentials of the environment would be used instead
             raise ApiError(400, "user and secret key must not be empty", "Give both.")
-        failures.append(now_ns)  # parallel logins count before their result is known
-        if self._rights.sees_cluster(self._unsigned):
-            raise ApiError(
-                409,
-                "the brokers accept requests of every client, so a password would protect nothing",
-                "Enable access control on the brokers (docs/security.md), or omit --login.",
-            )
-        config = ClientConfig(nameservers=self._nameservers, access_key=user, secret_key=secret)
-        admin = Admin(config=config)
+        if max(len(user), len(secret)) > CREDENTIAL_CHARACTERS_MAX:
+            text = f"user or secret key has over {CREDENTIAL_CHARACTERS_MAX:,} characters"
+            raise ApiError(400, text, "Give those of a user of the cluster.")
+        row = row_of(user, address)
+        is_known = any(each.row == row for each in list(self._sessions.values()))
+        mark = self._failures.begin(user, address, is_known=is_known)
         try:
-            self._rights.check_sees_cluster(admin)
+            admin = self._logged_in(user, secret)
         except PermissionDenied as error:
-            if _NO_RIGHTS.format(user=user[:100]) not in error.remark:
-                admin.close()
-                _log.warning("console_login_failed", user=user[:100], address=address)
-                raise ApiError(401, f"login of {user[:100]!r} failed: {error.remark}", "Try again.") from None
-        except (ClientError, ApiError):
-            admin.close()
+            _log.warning("console_login_failed", user=user[:100], address=address)
+            raise ApiError(401, f"login of {user[:100]!r} failed: {error.remark}", "Try again.") from None
+        except (ClientError, ApiError):  # the secret key was neither right nor wrong
+            self._failures.forget(user, address, mark)
             raise
-        failures.clear()
+        self._failures.forget(user, address)
         token = secrets.token_urlsafe(TOKEN_BYTES)
-        while len(self._sessions) >= SESSIONS_MAX:
-            self.logout(next(iter(self._sessions)))
-        self._sessions[token] = Session(user, admin, now_ns + SESSION_MS * NS_PER_MS)
+        self._make_room(user)
+        self._sessions[token] = Session(user, admin, row, self._clock.monotonic_ns() + SESSION_MS * NS_PER_MS)
         _log.info("console_login", user=user[:100], address=address)
         return token
 
@@ -155,10 +142,31 @@ class Access:
         if found is not None:
             self.is_required = found or self._always
 
-    def _recent_failures(self, address: str, now_ns: int) -> list[int]:
-        oldest_ns = now_ns - FAILURE_WINDOW_MS * NS_PER_MS
-        if address not in self._failures and len(self._failures) >= ADDRESSES_MAX:
-            del self._failures[next(iter(self._failures))]
-        recent = [at_ns for at_ns in self._failures.get(address, ()) if at_ns > oldest_ns]
-        self._failures[address] = recent
-        return recent
+    def _logged_in(self, user: str, secret: str) -> Admin:
+        """Return a client of a user that a broker knows. Raises PermissionDenied, ApiError, ClientError."""
+        if self._rights.sees_cluster(self._unsigned):
+            raise ApiError(
+                409,
+                "the brokers accept requests of every client, so a password would protect nothing",
+                "Enable access control on the brokers (docs/security.md), or omit --login.",
+            )
+        config = ClientConfig(nameservers=self._nameservers, access_key=user, secret_key=secret)
+        admin = Admin(config=config)
+        try:
+            self._rights.check_sees_cluster(admin)
+        except PermissionDenied as error:
+            if _NO_RIGHTS.format(user=user[:100]) not in error.remark:
+                admin.close()
+                raise
+        except (ClientError, ApiError):
+            admin.close()
+            raise
+        return admin
+
+    def _make_room(self, user: str) -> None:
+        """End the oldest session of a user that has too many, or else of all users."""
+        own = [token for token, each in self._sessions.items() if each.user == user]
+        if len(own) >= SESSIONS_OF_USER_MAX:
+            self.logout(own[0])
+        while len(self._sessions) >= SESSIONS_MAX:
+            self.logout(next(iter(self._sessions)))

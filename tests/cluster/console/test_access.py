@@ -11,8 +11,9 @@ from pydantic import ValidationError
 from actors.remoting.signing import Credentials, write_credentials
 from cluster.client import Admin
 from cluster.client.config import ClientConfig
-from cluster.console.access import FAILURES_MAX
+from cluster.console.access import SESSIONS_OF_USER_MAX
 from cluster.console.console_settings import ConsoleSettings
+from cluster.console.login_failures import OF_ADDRESS_MAX
 from tests.cluster.client.conftest import Cluster
 from tests.cluster.console.conftest import API, Console
 
@@ -95,15 +96,34 @@ def test_logout_ends_the_session(console: Console) -> None:
 
 
 def test_wrong_secrets_are_refused_and_then_slowed_down(console: Console) -> None:
-    for _ in range(FAILURES_MAX):
+    for number in range(OF_ADDRESS_MAX):
+        if number:  # a success of another user does not clear the failures
+            login(console, "alice", "alice-secret")
         status, text = console.refused("/login", "POST", {"user": "root", "secret": "wrong-secret"})
         assert (status, "wrong-secret" in text) == (401, False)
     status, text = console.refused("/login", "POST", {"user": "root", "secret": "root-secret"})
     assert (status, "have failed within a minute" in text) == (429, True)
 
 
+def test_many_sessions_of_a_user_end_none_of_others(console: Console) -> None:
+    login(console, "root", "root-secret")
+    cookie = console.cookie
+    for _ in range(SESSIONS_OF_USER_MAX + 1):
+        login(console, "alice", "alice-secret")
+    assert console.request("GET", f"{API}/session")[1]["user"] == "alice"
+    console.cookie = cookie
+    assert console.request("GET", f"{API}/session")[1]["user"] == "root"
+
+
 @pytest.mark.parametrize(
-    "body", [{}, {"user": "root"}, {"user": 1, "secret": "x"}, {"user": "", "secret": ""}]
+    "body",
+    [
+        {},
+        {"user": "x" * 1_025, "secret": "x"},
+        {"user": "root"},
+        {"user": 1, "secret": "x"},
+        {"user": "", "secret": ""},
+    ],
 )
 def test_incomplete_logins_are_refused(console: Console, body: dict[str, object]) -> None:
     assert console.refused("/login", "POST", body)[0] == 400

@@ -188,3 +188,15 @@ def test_addresses_with_failures_are_bounded() -> None:
     assert failures.add((ADDRESSES_MAX + 4).to_bytes(4), 0) == 2
     assert failures.add((0).to_bytes(4), 0) == 1
     assert failures.add((0).to_bytes(4), 60_000_000_000) == 1
+
+
+def test_further_addresses_do_not_clear_the_count_of_one_with_more_failures() -> None:
+    failures = Failures()
+    for _ in range(FREE_FAILURES):
+        failures.add(b"guesser", 0)
+    for number in range(ADDRESSES_MAX + 5):
+        failures.add(number.to_bytes(4), 1)
+    assert failures.add(b"guesser", 2) == FREE_FAILURES + 1
+    for number in range(ADDRESSES_MAX):  # those of the last minute are forgotten first
+        failures.add(number.to_bytes(4), 60_000_000_001)
+    assert len(failures) == ADDRESSES_MAX
