@@ -117,6 +117,8 @@ class GroupRecovery:
         assert saved is not None
         term = max(saved.term, node.term) + TERM_STEP
         saved = saved._replace(term=term, voted_for=node.me, is_electable=node.is_electable)
+        # The others do not know that they are no members any more: they are strangers from now on.
+        saved = saved._replace(group_id=f"{node.me.store_id}.{term}")
         replica.term_file.write(saved)
         # Other records follow now than those that this replica may have lost.
         write_bound(replica.store.root, node.confirmed)

@@ -42,6 +42,8 @@ class SavedTerm(NamedTuple):
     """Where this log began when it replaced another one (see `JoinFrom`), or 0."""
     history_begin: int = 0
     """The CommitLog offset from which on `history` is complete: where the log began when it was saved."""
+    group_id: str = ""
+    """The id of the group, which members that this replica does not know name; empty if it is not known."""
 
 
 class SaveTerm(NamedTuple):

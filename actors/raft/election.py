@@ -120,7 +120,7 @@ class Election:
         """Grant or refuse a vote or pre-vote."""
         state = self._state
         if request.is_pre:
-            is_granted = request.term > state.term and not self._has_leader(now)
+            is_granted = request.term > state.term and not self.has_leader(now)
         else:
             if request.term > state.term:
                 state.raise_term(request.term)
@@ -138,7 +138,8 @@ class Election:
         state = self._state
         return (request.last_term, request.end) >= (state.history.last_term, state.end)
 
-    def _has_leader(self, now: int) -> bool:
+    def has_leader(self, now: int) -> bool:
+        """Return True if this replica leads, or has heard its leader within an election time."""
         state = self._state
         if state.role is Role.LEADER:
             return True

@@ -180,6 +180,7 @@ class Leading:
         state.confirm(offset)
         if not self._is_open:
             self._is_open = True
+            state.set_group_id(state.group_id or f"{state.me.store_id}.{state.term}")
             state.effects.append(OpenForSends(state.term))
         if self._transfer is not None:
             self._hand_over(self._transfer[0], self._progress[self._transfer[0]])

@@ -73,6 +73,12 @@ class Repaired(NamedTuple):
     """The damaged range was overwritten with valid records, durably."""
 
 
+class GroupNamed(NamedTuple):
+    """The leader that this replica follows has named the id of the group."""
+
+    group_id: str
+
+
 class Trimmed(NamedTuple):
     """The oldest files of the log were deleted; it begins at `offset`, which is confirmed.
 
@@ -82,7 +88,9 @@ class Trimmed(NamedTuple):
     offset: int
 
 
-Input: TypeAlias = Message | Tick | Appended | GroupRecordAppended | Flushed | Damaged | Repaired | Trimmed
+Input: TypeAlias = (
+    Message | Tick | Appended | GroupRecordAppended | Flushed | Damaged | Repaired | GroupNamed | Trimmed
+)
 
 
 class RaftNode:
@@ -125,6 +133,7 @@ class RaftNode:
             Flushed: self._on_flushed,
             Damaged: self._on_damaged,
             Repaired: lambda _, __: self._following.on_repaired(),
+            GroupNamed: lambda each, _: state.set_group_id(each.group_id),
             Trimmed: self._on_trimmed,
             VoteRequest: self._election.on_vote_request,
             VoteResponse: self._on_vote_response,
@@ -167,6 +176,11 @@ class RaftNode:
     def leader(self) -> Member | None:
         """The leader of this term, if known."""
         return self._state.leader
+
+    @property
+    def group_id(self) -> str:
+        """The id of the group; empty if this replica does not know it yet."""
+        return self._state.group_id
 
     @property
     def members(self) -> Members:
@@ -222,6 +236,22 @@ class RaftNode:
         """
         return self._take_effects()
 
+    def is_of_group(self, message: Message, group_id: str) -> bool:
+        """Return True if a message, whose sender names `group_id`, comes from a member of this group.
+
+        The log of this replica may be older than a change of the members. So a candidate or leader that it
+        does not know is a member if it names the same group (Raft thesis, section 4.1). A replica that is no
+        member itself yet takes its group from the first message.
+        """
+        state, sender = self._state, message.sender
+        everyone = state.members.everyone
+        if sender in everyone:
+            return True
+        if state.group_id and group_id:
+            is_leading = isinstance(message, VoteRequest | LeaderNotice) or sender == state.leader
+            return state.group_id == group_id and is_leading
+        return state.me not in everyone
+
     def on(self, message: Input, now: int) -> list[Effect]:
         """Process one input at the time `now` in ms; return what the owner must do.
 
@@ -230,7 +260,8 @@ class RaftNode:
         was_leader = self._state.role is Role.LEADER
         if was_leader and self._leading.is_overdue(now):
             self._leading.on_tick(now)  # first: the message may have waited while this process was stopped
-        self._handlers[type(message)](message, now)
+        if not self._is_disturbance(message, now):
+            self._handlers[type(message)](message, now)
         if was_leader and self._state.role is not Role.LEADER:
             self._election.arm(now)
         return self._take_effects()
@@ -276,6 +307,18 @@ class RaftNode:
         state.save_if_changed()
         effects, state.effects = state.effects, []
         return effects
+
+    def _is_disturbance(self, message: Input, now: int) -> bool:
+        """Return True for a greater term of a replica that is no member, while there is a leader.
+
+        It may have been removed. A new leader repeats its notice until the lease of the old one is over.
+        """
+        state = self._state
+        if not isinstance(message, VoteRequest | LeaderNotice) or message.term <= state.term:
+            return False
+        everyone = state.members.everyone
+        is_stranger = state.me in everyone and message.sender not in everyone
+        return is_stranger and self._election.has_leader(now)
 
     # ---- time and log --------------------------------------------------------------------------------------
 

@@ -66,6 +66,7 @@ class ReplicaState:
         self.is_electable = saved.is_electable and log.end >= confirmed
         self.first_members = saved.first_members
         self.join_offset = saved.join_offset
+        self.group_id = saved.group_id
         self.end = self.flushed = log.end
         self.confirmed = min(confirmed, log.end)
         self.history = GroupHistory(saved.first_members, _all_records(saved.history, log))
@@ -109,6 +110,13 @@ class ReplicaState:
             self._is_dirty = True
             self.save_if_changed()
 
+    def set_group_id(self, group_id: str) -> None:
+        """Record the id of the group, before the next effect."""
+        if self.group_id != group_id:
+            self.group_id = group_id
+            self._is_dirty = True
+            self.save_if_changed()
+
     def save_history(self) -> None:
         """Save the group records that are confirmed, before the next effect."""
         self._final_records = self.history.count_before(self.confirmed)
@@ -128,6 +136,7 @@ class ReplicaState:
                 self._saved_history,
                 self.join_offset,
                 self._history_begin,
+                self.group_id,
             )
             self.effects.append(SaveTerm(saved))
 

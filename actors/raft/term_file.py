@@ -6,7 +6,7 @@
               "firstMembers": {"voters": [[0, "…"], …], "learners": [], "addresses": {"…": "host:port"}},
               "history": [{"start": 0, "term": 1, "voters": [[0, "…"], …], "learners": [],
                            "addresses": {"…": "host:port"}}, …],
-              "joinOffset": 0, "historyBegin": 0}}
+              "joinOffset": 0, "historyBegin": 0, "groupId": "…"}}
 
 `crc` is that of `checked_file.py`. A replica that has lost its term or vote could vote twice in one term, so
 a damaged file is never read as an empty one: the replica stays down.
@@ -76,6 +76,7 @@ class TermFile:
             ],
             "joinOffset": saved.join_offset,
             "historyBegin": saved.history_begin,
+            "groupId": saved.group_id,
         }
         replace_file(self.path, encode_checked(_KEY, raft))
 
@@ -123,4 +124,5 @@ def _decode(raft: dict[str, Any]) -> SavedTerm:
         history,
         int(raft["joinOffset"]),
         int(raft.get("historyBegin", 0)),  # older files have none
+        str(raft.get("groupId", "")),  # as above
     )

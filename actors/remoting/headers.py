@@ -359,12 +359,16 @@ class FindRequestHeader(Header):
 
 
 class RaftMessageHeader(Header):
-    """Header of RAFT_MESSAGE (7210): the group, the member that the message is for, the sender's address."""
+    """Header of RAFT_MESSAGE (7210): the group, the member that the message is for, and facts of the sender.
+
+    `group_id` is the id of the sender's group, empty if it does not know it.
+    """
 
     raft_group: Name
     to_replica: Id
     to_store_id: Name
     sender_address: Name = ""
+    group_id: Name = ""
 
 
 class TransferLeadershipHeader(Header):

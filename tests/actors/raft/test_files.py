@@ -15,7 +15,7 @@ from store.store_errors import StoreError
 A, B, C = (Member(number, f"store-{number}") for number in range(3))
 MEMBERS = Members((A, B), (C,), (("store-0", "10.0.0.1:10911"), ("store-2", "[::1]:10911")))
 SAVED = SavedTerm(
-    7, B, False, Members((A, B)), (GroupRecord(0, 1, MEMBERS), GroupRecord(97, 7, MEMBERS)), 3, 5
+    7, B, False, Members((A, B)), (GroupRecord(0, 1, MEMBERS), GroupRecord(97, 7, MEMBERS)), 3, 5, "id"
 )
 GROUP = "DefaultCluster/broker-a"
 

@@ -49,7 +49,7 @@ def test_store_becomes_the_only_member_and_leads_with_a_greater_term(made: Broke
     replica = opened(made)
     assert len(replica.node.members.voters) == 3
     assert not replica.node.is_electable
-    term = replica.node.term
+    term, groups = replica.node.term, {replica.node.group_id}
     replica.store.close()
 
     for times in (1, 2):  # an interrupted command is run again
@@ -59,6 +59,8 @@ def test_store_becomes_the_only_member_and_leads_with_a_greater_term(made: Broke
         assert replica.node.members.voters == (replica.node.me,)
         assert replica.node.is_electable
         assert replica.node.term == term + TERM_STEP * times
+        groups.add(replica.node.group_id)
+        assert len(groups) == 1 + times  # the other members of the old group are strangers
         effects = replica.node.on(Tick(), replica.node.deadline)
         assert any(isinstance(each, AppendGroupRecord) for each in effects)
         replica.store.close()

@@ -17,7 +17,6 @@ from actors.broker.replication.raft.confirmed_requests import ConfirmedRequests
 from actors.broker.replication.raft.driver import RaftDriver
 from actors.broker.replication.raft.forwarding import Forwarder
 from actors.broker.replication.raft.group_tables import GroupTables
-from actors.broker.replication.raft.leader_search import LeaderSearch
 from actors.broker.replication.raft.member_requests import GroupOfReplica, MemberRequests
 from actors.broker.replication.raft.meta_log import MetaLog
 from actors.broker.replication.raft.opening import RaftReplica
@@ -48,7 +47,6 @@ class RaftBroker:
         self._replica = replica
         self._addresses = addresses
         self._meta = meta
-        self._search = LeaderSearch(parts.remoting_client, replica.node, addresses)
         self._restart = restart
         self._wanted = (Role.SLAVE, 0)
         self._changed = asyncio.Event()
@@ -60,12 +58,9 @@ class RaftBroker:
         """Send a message, which may be lost. Raises ValueError if it is too long."""
         address = self._addresses.of(to)
         if address:
-            mine = self._parts.identity.address
-            self._parts.remoting_client.oneway(address, raft_message(self._replica.group, to, message, mine))
-
-    def find_leader(self, stranger: Member, on_named: Callable[[Member, str], None]) -> None:
-        """Call `on_named` with the leader and its address if a known member says that `stranger` leads."""
-        self._search.start(stranger, on_named)
+            mine, group_id = self._parts.identity.address, self._replica.node.group_id
+            command = raft_message(self._replica.group, to, message, mine, group_id)
+            self._parts.remoting_client.oneway(address, command)
 
     def open_for_sends(self, term: int) -> None:
         """Take over as the leader of `term`: create the topics of the log, and register as the master."""
@@ -113,7 +108,6 @@ class RaftBroker:
         """Leave the role to others. May be called by a change of the role that this object has begun."""
         if self._task is not None and self._task is not asyncio.current_task():
             self._task.cancel()
-        self._search.stop()
 
     async def _follow_node(self) -> None:
         role = self._parts.role

@@ -19,11 +19,12 @@ from actors.broker.replication.raft.addresses import MemberAddresses
 from actors.broker.replication.raft.renewal import forget_rebuild, require_rebuild
 from actors.raft import effects as do
 from actors.raft.members import Member, Members, NotAllowed
-from actors.raft.messages import LeaderNotice, Message
+from actors.raft.messages import Message
 from actors.raft.node import (
     Appended,
     Damaged,
     Flushed,
+    GroupNamed,
     GroupRecordAppended,
     Input,
     RaftNode,
@@ -62,9 +63,6 @@ class Broker(Protocol):
 
     def send(self, to: Member, message: Message) -> None:
         """Send a message, which may be lost. Raises ValueError if it is too long."""
-
-    def find_leader(self, stranger: Member, on_named: Callable[[Member, str], None]) -> None:
-        """Call `on_named` with the leader and its address if a known member says that `stranger` leads."""
 
     def open_for_sends(self, term: int) -> None:
         """Take over as the leader of `term`: its first record is confirmed."""
@@ -106,7 +104,6 @@ class RaftDriver:
         self._term_file = term_file
         self._clock = clock
         self._addresses = addresses
-        self._named: Member | None = None
         self._broker = broker
         self._is_running = False
         self._timer: asyncio.TimerHandle | None = None
@@ -164,20 +161,19 @@ class RaftDriver:
 
     # ---- input ---------------------------------------------------------------------------------------------
 
-    def receive(self, message: Message, address: str = "") -> None:
-        """Process a message of the replica at `address`.
+    def receive(self, message: Message, address: str = "", group_id: str = "") -> None:
+        """Process a message of the replica at `address`, which names its group.
 
         Raises Refused if its sender is not a member, or names a term that no group reaches.
         """
         if not self._is_running:
             raise Refused(ResponseCode.SERVICE_NOT_AVAILABLE, self.failure or "this replica does not run")
         sender = message.sender
-        if not self._is_known(sender):
-            if isinstance(message, LeaderNotice) and message.term >= self.node.term:
-                self._broker.find_leader(sender, self._accept_leader)
+        if not self.node.is_of_group(message, group_id):
             raise Refused(
                 ResponseCode.NO_PERMISSION,
-                f"{sender} is not a member of the group: a replica that has lost its store must be replaced",
+                f"{sender} is not a member of the group {self.node.group_id!r}, and names {group_id!r}: a "
+                "replica that was removed must be stopped, one that has lost its store must be replaced",
             )
         if message.term > self.node.term + MAX_TERMS_AHEAD:
             raise Refused(
@@ -186,15 +182,8 @@ class RaftDriver:
             )
         self._addresses.receive(sender, address)
         self._feed(message)
-
-    def _is_known(self, sender: Member) -> bool:
-        """Return True for a member, a leader that a member has named, and if this is no member itself yet."""
-        everyone = self.node.members.everyone
-        return sender in everyone or sender == self._named or self.node.me not in everyone
-
-    def _accept_leader(self, leader: Member, address: str) -> None:
-        self._named = leader
-        self._addresses.receive(leader, address)
+        if group_id not in ("", self.node.group_id) and sender == self.node.leader:
+            self._feed(GroupNamed(group_id))
 
     def needed_offset(self) -> int | None:
         """Return the CommitLog offset from which on other members need this log; None if it does not lead."""

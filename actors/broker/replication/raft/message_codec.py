@@ -28,6 +28,7 @@ ITEMS_MAX: Final = 4096
 _KINDS: Final[dict[str, type[Any]]] = {each.__name__: each for each in get_args(Message)}
 _WITH_RECORDS: Final = (Records, RepairBytes)
 _WITH_HISTORY: Final = (Records, JoinFrom)
+_TERMS_OF_LOG: Final = ("last_term", "term_before")
 
 
 def encode_message(message: Message) -> bytes:
@@ -87,12 +88,19 @@ def decode_message(body: Buffer) -> Message:
 
 
 def _check(message: Message) -> None:
-    """Raise ValueError for a number, text or list out of range, or group records that do not ascend."""
+    """Raise ValueError for a number, text or list out of range, or group records that do not ascend.
+
+    No log has records of a term that its owner has not reached.
+    """
     for name, value in zip(message._fields, message, strict=True):
         if name != "records":
             _check_value(name, value, least=-1 if name == "request_id" else 0)
+        if name in _TERMS_OF_LOG and isinstance(value, int) and value > message.term:
+            raise ValueError(f"`{name}` is {value}, above the term {message.term} of the sender")
     if isinstance(message, _WITH_HISTORY):
-        GroupHistory(Members(), message.history)
+        last_term = GroupHistory(Members(), message.history).last_term
+        if last_term > message.term:
+            raise ValueError(f"a group record of term {last_term}, above the term {message.term}")
         if isinstance(message, Records) and message.history and message.history[0].start < message.offset:
             raise ValueError(f"{message.history[0]} begins before offset {message.offset:,}")
 

@@ -11,6 +11,7 @@ first: a replica that has lost confirmed records must know it, also if it stops 
 
 from __future__ import annotations
 
+import hashlib
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -77,6 +78,8 @@ def open_replica(
     try:
         if saved is None:
             saved = _first_term(store, term_file, members)
+        if not saved.group_id and saved.first_members.voters:
+            saved = saved._replace(group_id=_group_id(group, saved.first_members))
         log = GroupLog(store, confirm, group, me)
         log.remove_unfinished_tail()
         now = clock.monotonic_ns() // NS_PER_MS
@@ -132,6 +135,12 @@ def _check_own_id(settings: BrokerSettings, ids: Sequence[str], me: Member, save
         f"{me.replica}: set the right store root, or correct raft_members on all replicas",
         settings.store_root,
     )
+
+
+def _group_id(group: str, first: Members) -> str:
+    """Return the id of the group that began with these members; each of them finds the same."""
+    stores = " ".join(each.store_id for each in first.voters)
+    return hashlib.sha256(f"{group} {stores}".encode()).hexdigest()[:32]
 
 
 def _members(ids: Sequence[str]) -> Members:

@@ -38,6 +38,7 @@ def raft_figures(
             "raft_term", Kind.GAUGE, "", lambda: node.term, "Term of the Raft group.",
             runtime_names=("raftTerm",), metric="raymq_raft_term",
         ),
+        Figure("raft_group_id", Kind.TEXT, "", lambda: node.group_id, "Id of the Raft group."),
         Figure("raft_leader", Kind.TEXT, "", leader_address, "Address of the leader."),
         Figure(
             "raft_is_leader", Kind.GAUGE, "", lambda: int(driver.is_leader), "1 if this replica leads.",

@@ -24,8 +24,8 @@ class RaftPeer(NamedTuple):
 
     group: str
     me: Member
-    receive: Callable[[Message, str], None]
-    """Called with each message for this replica and its sender's address; it may raise Refused."""
+    receive: Callable[[Message, str, str], None]
+    """Called with each message for this replica, its sender's address and group id; it may raise Refused."""
 
 
 class RaftRequests:
@@ -80,10 +80,12 @@ class RaftRequests:
             raise Refused(ResponseCode.INVALID_PARAMETER, f"not a message of a Raft group: {error}") from None
         if message.sender == peer.me:
             raise Refused(ResponseCode.INVALID_PARAMETER, f"a message to {peer.me} from itself")
-        peer.receive(message, header.sender_address)
+        peer.receive(message, header.sender_address, header.group_id)
 
 
-def raft_message(group: str, to: Member, message: Message, sender_address: str = "") -> RemotingCommand:
+def raft_message(
+    group: str, to: Member, message: Message, sender_address: str = "", group_id: str = ""
+) -> RemotingCommand:
     """Return the request that carries a message to a member. Raises ValueError if it exceeds a limit."""
-    header = RaftMessageHeader(group, to.replica, to.store_id, sender_address)
+    header = RaftMessageHeader(group, to.replica, to.store_id, sender_address, group_id)
     return RemotingCommand(RayMQRequestCode.RAFT_MESSAGE, header.to_ext(), encode_message(message))

@@ -57,6 +57,14 @@ def test_long_reason_is_cut() -> None:
         pytest.param(body_of(), "no message of a group", id="no name"),
         pytest.param(body_of("Hello", [0, "a"], 1), "'Hello'", id="unknown name"),
         pytest.param(body_of("Ack", [0, "a"], 1), "not a valid Ack", id="missing field"),
+        pytest.param(body_of("VoteRequest", [0, "a"], 3, True, 4, 9), "above the term 3", id="last term"),
+        pytest.param(body_of("Mismatch", [0, "a"], 3, 7, 4, 9), "above the term 3", id="term of a mismatch"),
+        pytest.param(
+            body_of("FetchRequest", [0, "a"], 3, 7, 9, 4, 9, True), "above the term 3", id="term before"
+        ),
+        pytest.param(
+            body_of("JoinFrom", [0, "a"], 3, 7, 9, [[5, 4, [[], []]]]), "above the term 3", id="group record"
+        ),
         pytest.param(body_of("Ack", [0, "a"], 1, "9"), "not a valid Ack", id="text for number"),
         pytest.param(body_of("Ack", [0, "a"], 1, 2, records=b"x"), "1 bytes follow the head", id="records"),
         pytest.param(body_of("Ack", [0, "a"], -1, 2), "`term` is -1", id="negative"),

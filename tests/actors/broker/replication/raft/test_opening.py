@@ -170,3 +170,18 @@ def test_invalid_settings_are_refused(change: dict[str, Any], reason: str) -> No
     assert BrokerSettings.model_validate({**valid, "raft_members": ";".join(members)}).raft_members == members
     with pytest.raises(ValidationError, match=reason):
         BrokerSettings.model_validate({**valid, **change})
+
+
+def test_first_members_derive_one_group_id_and_a_joining_replica_has_none(tmp_path: Path) -> None:
+    """Replicas of an older version derive it, too: their term file has none."""
+    store_id = created(tmp_path / "a")
+    ids = []
+    for members in ([f"{store_id}@127.0.0.1:1", *OTHERS], [], [f"{store_id}@127.0.0.1:9", *OTHERS]):
+        replica = opened(settings(tmp_path / "a", *members))
+        ids.append(replica.node.group_id)
+        replica.store.close()
+    assert len(set(ids)) == 1
+    assert ids[0]
+    joining = opened(settings(tmp_path / "b", replica=3))
+    assert joining.node.group_id == ""
+    joining.store.close()

@@ -37,7 +37,7 @@ def test_message_arrives_one_way_at_the_member_that_it_names() -> None:
     async def story() -> None:
         received: list[Message] = []
         table = RequestTable(
-            RaftRequests(RaftPeer(GROUP, B, lambda message, _: received.append(message))).rows()
+            RaftRequests(RaftPeer(GROUP, B, lambda message, *_: received.append(message))).rows()
         )
         server, client = RemotingServer(table, SystemClock()), RemotingClient(SystemClock())
         address = f"127.0.0.1:{await server.start('127.0.0.1', 0)}"
