@@ -64,7 +64,7 @@ from actors.broker.sending.send import Sender
 from actors.broker.sending.send_checks import SendChecks
 from actors.broker.sending.stored_properties import PropertyWriter
 from actors.host.cluster_tls import client_tls
-from actors.host.figures import Figure
+from actors.host.figures import Figure, bound_figures
 from actors.host.metrics.endpoint import MetricsEndpoint
 from actors.host.settings_requests import SettingsRequests
 from actors.remoting.client import RemotingClient, client_for
@@ -212,9 +212,11 @@ def _add_capabilities(parts: BrokerParts, capabilities: Sequence[Capability]) ->
 def _figures(parts: BrokerParts, drain: BrokerDrain, capabilities: Sequence[Capability]) -> Sequence[Figure]:
     """Return all figures of the broker. Raises ValueError if two have the same name."""
     loop, tables = parts.loop, parts.tables
+    keepers = tuple(chain.from_iterable(each.keepers for each in capabilities))
     figures = (
         *broker_figures(parts.settings, parts.identity, loop, tables, parts.role, drain, parts.supervisor),
         *chain.from_iterable(each.figures for each in capabilities),
+        *bound_figures([use for part in keepers for use in part.bounds()]),
     )
     for name, count in Counter(each.name for each in figures).items():
         if count > 1:

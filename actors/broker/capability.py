@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
+from actors.bounds import Keeper
 from actors.broker.parts import BrokerParts
 from actors.broker.role import RoleService
 from actors.broker.sending.interceptors import SendInterceptor
@@ -50,6 +51,8 @@ class Capability:
     """Removes the queues of a deleted topic instead of the store, when its records are dispatched."""
     figures: Sequence[Figure] = ()
     """Shown with those of the broker. No other figure has the same name."""
+    keepers: Sequence[Keeper] = ()
+    """The objects of the feature whose state peers can fill; the uses of their bounds are shown."""
 
     @property
     def needs_all_sends(self) -> bool:

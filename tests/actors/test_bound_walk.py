@@ -14,12 +14,16 @@ from actors.gateway.service import GatewayService
 from actors.host.figures import Figure
 from actors.host.metrics.page import page
 from store.clock import SystemClock
+from tests.actors.broker.replication.raft.groups import Group
 
 ROOT = Path(__file__).parents[2]
 GATEWAY = "tests/actors/gateway/test_gateway_bounds.py"
 GATEWAY_CLIENTS = "tests/actors/gateway/test_clients.py"
 
+FORWARDING = "tests/actors/broker/replication/raft/test_forwarding.py"
+
 TESTS = {
+    "forwarded_bytes": (FORWARDING, "test_requests_that_wait_for_a_leader_are_bounded"),
     "gateway_groups": (GATEWAY, "test_settings_of_the_group_fetched_first_are_dropped"),
     "gateway_renewals": (GATEWAY, "test_oldest_renewal_ends_over_the_limit"),
     "gateway_routes": (GATEWAY, "test_route_fetched_first_is_dropped_and_a_fetched_again_one_kept"),
@@ -40,11 +44,14 @@ def declared() -> Iterator[Bound]:
 BOUNDS = {each.name: each for each in declared()}
 
 
-async def figures_of_processes() -> Sequence[Figure]:
-    """Return the figures of one process of each kind."""
-    clock = SystemClock()
-    gateway = GatewayService(GatewaySettings(nameservers=["127.0.0.1:9"], listen_port=0), clock)
-    return gateway.figures
+async def pages_of_processes(root: Path) -> str:
+    """Return the pages of metrics of one process of each kind."""
+    found = list[Sequence[Figure]]()
+    gateway = GatewayService(GatewaySettings(nameservers=["127.0.0.1:9"], listen_port=0), SystemClock())
+    found.append(gateway.figures)
+    async with Group(root) as group:
+        found.append(group.peers[0].broker.graph.figures)
+        return "".join("".join(page(each, {}, 10_000)) for each in found)
 
 
 def test_every_bound_has_a_test_that_reaches_it() -> None:
@@ -54,8 +61,8 @@ def test_every_bound_has_a_test_that_reaches_it() -> None:
         assert test in {getattr(node, "name", "") for node in ast.walk(tree)}, (file, test)
 
 
-def test_every_bound_is_on_the_page_of_metrics_with_its_limit() -> None:
-    text = "".join(page(asyncio.run(figures_of_processes()), {}, 10_000))
+def test_every_bound_is_on_the_page_of_metrics_with_its_limit(tmp_path: Path) -> None:
+    text = asyncio.run(pages_of_processes(tmp_path))
     for name, bound in BOUNDS.items():
         assert f'raymq_bound_used{{bound="{name}"}} 0\n' in text
         limit = f'raymq_bound_limit{{bound="{name}",at_limit="{bound.at_limit}"}} {bound.limit}\n'

@@ -93,6 +93,7 @@ class HaServer:
         self._make = partial(HaConnection, store, clock, loop, self._credit, self._changed)
         self._accept = self._make if gate is None else partial(gate, self._make)
         self._connections: list[HaConnection] = []
+        self._first = 0
         self._counted: dict[str, HaConnection] = {}
         self._replica_of: dict[str, int] = {}
         self._replicas = 0
@@ -175,7 +176,8 @@ class HaServer:
         """Refill the rate limit, send heartbeats, disconnect silent slaves; called every SWEEP_MS."""
         now_ns = self._clock.monotonic_ns()
         self._credit.refill(self._settings.ha_max_bytes_per_s, SWEEP_MS)
-        for connection in self._connections[:]:
+        self._first = (self._first + 1) % max(len(self._connections), 1)  # to spend what may be sent
+        for connection in self._connections[self._first :] + self._connections[: self._first]:
             connection.sweep(now_ns)
         if now_ns - self._sampled_ns >= SAMPLE_MS * NS_PER_MS:
             self._sample(now_ns)

@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 
 from cluster.cli.main import build
 from cluster.client import Admin, MessageQueue, Producer
+from cluster.console.resources.overview import TOP
 from cluster.console.sampler import figures
 from cluster.views.warnings import notices
 from tests.cluster.client.conftest import Cluster
@@ -63,6 +64,22 @@ def test_topic_page_has_queues_groups_and_settings(console: Console, topic: str,
     assert (of_group["group"], of_group["lag"]) == (group, page["progress"]["queues"][0]["max_offset"] - 1)
     [row] = console.get(f"/topics?match={topic}")["rows"]
     assert (row["messages"], row["lag"]) == (6, of_group["lag"])
+
+
+def test_highest_lags_are_shown_first_and_the_highest_of_a_topic(
+    own_cluster: Cluster, consoles: Callable[..., Console]
+) -> None:
+    topic = own_cluster.topic(queues=1)
+    with Producer(own_cluster.address, group="console-test") as producer:
+        sent = [producer.send(topic, f"body {number}", sharding_key="one queue") for number in range(12)]
+    with Admin(own_cluster.address) as admin:
+        for committed in (7, 3, 10, 1, 8, 5, 2, 9, 6, 4):  # neither by name nor by lag
+            admin.commit_offsets(f"g{12 - committed:02}", {sent[0].queue: committed})
+    console = consoles(own_cluster)
+    overview = console.await_sample(lambda overview: len(overview["groups"]) == TOP)
+    assert [each["lag"] for each in overview["groups"]] == [11, 10, 9, 8, 7, 6, 5, 4]
+    [row] = console.get(f"/topics?match={topic}")["rows"]
+    assert row["lag"] == 11
 
 
 def test_group_page_has_lag_per_queue_and_times(console: Console, topic: str, group: str) -> None:

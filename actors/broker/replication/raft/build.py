@@ -202,5 +202,6 @@ def _build(
         leave=transfers.leave,
         forget_topic=_forget_topic,
         figures=raft_figures(driver, loop.store.positions, leader_address, parts.clock),
+        keepers=(forwarder,),
     )
     return capability, services

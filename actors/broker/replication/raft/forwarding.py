@@ -13,10 +13,12 @@ The new leader checks the permissions of the user again, as for requests through
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from itertools import chain
 from typing import Final
 
 from actors.access.authorization import source_of
+from actors.bounds import AtLimit, Bound, Use
 from actors.remoting.client import RemotingClient
 from actors.remoting.codes import FLAG_ONEWAY, RequestCode, ResponseCode, request_name
 from actors.remoting.command import RemotingCommand
@@ -44,8 +46,13 @@ TO_ALL_REPLICAS: Final = frozenset(
 """What mqadmin 5.3.3 sends to masters and slaves of a cluster (`-c`); it ends at the first error."""
 FORWARDED: Final = "Forwarded"
 """Field of a forwarded request: another follower does not forward it again."""
-BYTES_MAX: Final = 64 << 20
-"""Most bytes of the bodies of requests that wait; further ones are refused."""
+WAITING: Final = Bound(
+    "forwarded_bytes",
+    64 << 20,
+    AtLimit.REFUSE,
+    "Bytes of requests that wait for the leader of a Raft group, with 1 KiB for each.",
+)
+REQUEST_BYTES: Final = 1024
 
 
 class Forwarder:
@@ -83,6 +90,10 @@ class Forwarder:
         self._until_ms = 0
         self._waiting_bytes = 0
 
+    def bounds(self) -> Sequence[Use]:
+        """Return the uses of bounds."""
+        return (WAITING.use(lambda: self._waiting_bytes),)
+
     def begin(self, window_ms: int) -> None:
         """Forward requests for this time, beginning now."""
         self._until_ms = self._now_ms() + window_ms
@@ -99,24 +110,26 @@ class Forwarder:
         on_slave = context.row.on_slave
         if on_slave is OnSlave.SERVED or (on_slave is OnSlave.READ and self._serves_reads()):
             return False
-        if self._waiting_bytes > BYTES_MAX:
+        fields = context.command.ext.items()
+        size_bytes = REQUEST_BYTES + len(context.command.body) + sum(map(len, chain.from_iterable(fields)))
+        if self._waiting_bytes + size_bytes > WAITING.limit:
             raise Refused(
                 ResponseCode.SYSTEM_BUSY,
-                f"more than {BYTES_MAX:,} bytes of requests wait for the new leader: send again",
+                f"{self._waiting_bytes:,} bytes of requests wait for the new leader, and this one with "
+                f"{size_bytes:,} exceeds the limit of {WAITING.limit:,}: send again",
             )
-        context.spawn(self._forward(context))
+        self._waiting_bytes += size_bytes
+        context.spawn(self._forward(context, size_bytes))
         return True
 
     def _now_ms(self) -> int:
         return self._clock.monotonic_ns() // NS_PER_MS
 
-    async def _forward(self, context: RequestContext) -> RemotingCommand | None:
-        body_bytes = len(context.command.body)
-        self._waiting_bytes += body_bytes
+    async def _forward(self, context: RequestContext, size_bytes: int) -> RemotingCommand | None:
         try:
             return await self._response(context)
         finally:
-            self._waiting_bytes -= body_bytes
+            self._waiting_bytes -= size_bytes
 
     async def _response(self, context: RequestContext) -> RemotingCommand | None:
         deadline_ms = self._now_ms() + HOLD_MS

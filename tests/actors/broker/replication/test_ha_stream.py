@@ -13,6 +13,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from actors.broker.replication import ha_connection
+from actors.broker.replication.ha_connection import Credit
 from actors.broker.replication.ha_frames import CHUNK_BYTES, HaFrameReader, encode_report
 from actors.remoting.codes import RequestCode
 from actors.remoting.command import RemotingCommand
@@ -171,6 +172,34 @@ def test_slave_that_reads_nothing_is_bounded_and_dropped(tmp_path: Path, clock: 
             await eventually_async(is_dropped)
 
     with_broker(story, master_of(tmp_path, store={"commit_log_file_bytes": 1 << 24}), clock)
+
+
+def test_slaves_share_the_bytes_of_one_refill(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    refills, refill = [1], Credit.refill
+
+    def refill_once(credit: Credit, max_bytes_per_s: int, interval_ms: int) -> None:
+        if refills:
+            refills.pop()
+            refill(credit, max_bytes_per_s, interval_ms)
+
+    monkeypatch.setattr(Credit, "refill", refill_once)
+
+    async def story(peer: Peer) -> None:
+        await fill(peer, 100)
+        async with slave_of(peer) as first, slave_of(peer, local="127.0.0.2") as second:
+
+            def sent() -> int:
+                return len(first.log) + len(second.log)
+
+            await eventually_async(lambda: sent() == 100)
+            await fill(peer, 5)  # each of its turns sends what may be sent
+            assert sent() == 100
+            while not (first.log and second.log):  # each is the first one in its turn
+                expected = sent() + 100
+                refills.append(1)
+                await eventually_async(lambda expected=expected: sent() == expected)
+
+    with_broker(story, master_of(tmp_path, ha_max_bytes_per_s=1_000))
 
 
 def test_rate_of_all_slaves_follows_the_live_setting(tmp_path: Path) -> None:

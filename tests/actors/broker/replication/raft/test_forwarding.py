@@ -2,38 +2,78 @@
 
 from __future__ import annotations
 
-from collections.abc import Coroutine
+import asyncio
+from collections.abc import Callable, Coroutine
+from dataclasses import replace
 from typing import Any, cast
 
 import pytest
 
+from actors.broker.replication.raft import forwarding
 from actors.broker.replication.raft.forwarding import FORWARDED, TO_ALL_REPLICAS, Forwarder
 from actors.remoting.chain import Chain
 from actors.remoting.client import RemotingClient
 from actors.remoting.codes import RequestCode
 from actors.remoting.command import RemotingCommand
 from actors.remoting.connection import Connection
+from actors.remoting.remoting_errors import Refused
 from actors.remoting.request import OnSlave, RequestContext, RequestRow
 from actors.remoting.table import RequestTable
 from store.clock import SystemClock
 
 
 class Spawned(RequestContext):
-    """A request whose work is not done."""
+    """A request whose work is not begun before a test awaits it."""
+
+    work_of_task: Coroutine[Any, Any, RemotingCommand | None] | None = None
 
     def spawn(self, work: Coroutine[Any, Any, RemotingCommand | None]) -> None:
-        work.close()
+        self.work_of_task = work
+
+
+def forwarder_of(*, leads: Callable[[], bool] = lambda: False) -> Forwarder:
+    """Return the step of a replica that has transferred no leadership."""
+    return Forwarder(
+        cast(RemotingClient, None), leads, lambda: "", lambda _: False, SystemClock(),
+        serves_reads=lambda: True, handle=lambda _: RemotingCommand.response(),
+    )  # fmt: skip
+
+
+def request(code: int, body: bytes = b"", **ext: str) -> Spawned:
+    return Spawned(
+        RemotingCommand(code, ext, body), None, cast(Connection, None), RequestRow(code, lambda _: None), ()
+    )
 
 
 def is_forwarded(code: int, *, leads: bool = False, **ext: str) -> bool:
-    """Return True if a replica that has transferred no leadership forwards a request."""
-    forwarder = Forwarder(
-        cast(RemotingClient, None), lambda: leads, lambda: "", lambda _: False, SystemClock(),
-        serves_reads=lambda: True, handle=lambda _: None,
-    )  # fmt: skip
-    row = RequestRow(code, lambda _: None)
-    context = Spawned(RemotingCommand(code, ext), None, cast(Connection, None), row, ())
-    return forwarder(context)
+    context = request(code, **ext)
+    is_taken = forwarder_of(leads=lambda: leads)(context)
+    if context.work_of_task is not None:
+        context.work_of_task.close()
+    return is_taken
+
+
+@pytest.mark.parametrize(
+    ("more", "count"), [({"body": bytes(2_000)}, 3), ({"bname": "x" * 2_000}, 3), ({}, 9)]
+)
+def test_requests_that_wait_for_a_leader_are_bounded(
+    monkeypatch: pytest.MonkeyPatch, more: dict[str, Any], count: int
+) -> None:
+    monkeypatch.setattr(forwarding, "WAITING", replace(forwarding.WAITING, limit=10_000))
+    leads = False
+    forwarder = forwarder_of(leads=lambda: leads)
+    forwarder.begin(60_000)
+    waiting = [request(RequestCode.SEND_MESSAGE_V2, **more) for _ in range(count)]
+    assert all(map(forwarder, waiting))
+    with pytest.raises(Refused, match="exceeds the limit of 10,000: send again"):
+        forwarder(request(RequestCode.SEND_MESSAGE_V2, **more))
+    [use] = forwarder.bounds()
+    assert 6_000 < use.read() <= 10_000
+    leads = True  # so requests are handled here, which ends the wait
+    for each in waiting:
+        assert each.work_of_task is not None
+        asyncio.run(each.work_of_task)
+    assert use.read() == 0
 
 
 @pytest.mark.parametrize("code", sorted(TO_ALL_REPLICAS))
