@@ -21,6 +21,12 @@ class Authority:
         self.ca_file = folder / f"{name}.pem"
         self._ca.cert_pem.write_to_path(str(self.ca_file))
 
+    def sub(self, name: str) -> Path:
+        """Write the certificate of a CA that this one has signed; return its path."""
+        path = self._folder / f"{name}.pem"
+        self._ca.create_child_ca().cert_pem.write_to_path(str(path))
+        return path
+
     def issue(self, name: str = "server", hosts: Sequence[str] = LOCAL_NAMES) -> tuple[Path, Path]:
         """Write a certificate for `hosts` and its key; return their paths. Replace existing files."""
         certificate, key = self._folder / f"{name}.crt", self._folder / f"{name}.key"

@@ -294,8 +294,8 @@ class BrokerSettings(AccessSettings, MetricsSettings):
     ha_tls: bool = False
     """Whether the HA port uses TLS; the same on all replicas of a group. It needs `tls_certificate`,
     `tls_key` and `tls_ca`: a slave must present a certificate that `tls_ca` has signed, so this must be a CA
-    of the cluster's processes alone. Then the port is open with `authentication_enabled` too. RocketMQ's
-    brokers cannot connect to it.
+    of the cluster's processes alone, and a broker does not start if `tls_client_ca` is the same. Then the
+    port is open with `authentication_enabled` too. RocketMQ's brokers cannot connect to it.
     """
     ha_max_bytes_per_s: Annotated[int, LIVE] = Field(default=0, ge=0)
     """How many bytes per second of the CommitLog all slaves together get; 0: no limit."""
@@ -376,6 +376,11 @@ class BrokerSettings(AccessSettings, MetricsSettings):
                 "each other"
             )
         return self
+
+    @property
+    def uses_ha_tls(self) -> bool:
+        """True if replicas of this broker connect to each other by TLS, also after a promotion."""
+        return self.ha_tls and (self.role == "slave" or self.replication not in ("", RAFT))
 
     @property
     def host(self) -> str:

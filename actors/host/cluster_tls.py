@@ -14,6 +14,7 @@ from typing import Literal, Self
 
 from pydantic import AliasChoices, Field, model_validator
 
+from actors.remoting.tls.authorities import check_separate
 from actors.remoting.tls.contexts import (
     RELOAD_MS,
     ClientTls,
@@ -47,8 +48,9 @@ class TlsSettings(SettingsModel):
     tls_client_ca: Path | None = Field(
         default=None, validation_alias=AliasChoices("tls_client_ca", "tls.server.trustCertPath")
     )
-    """PEM file of CA certificates. If set, clients that use TLS must present a certificate signed by one of
-    them. An absolute path.
+    """PEM file of CA certificates. If set, peers that use TLS must present a certificate signed by one of
+    them, or as a process of the cluster by `tls_ca`. With `ha_tls` it must be another CA than `tls_ca`. An
+    absolute path.
     """
     tls_ca: Path | None = Field(
         default=None, validation_alias=AliasChoices("tls_ca", "tls.client.trustCertPath")
@@ -87,9 +89,10 @@ def server_tls(
     own = made or _own_certificate(settings)
     if settings.tls == "disabled" or own is None:
         return None
+    cas = (settings.tls_client_ca, settings.tls_ca) if settings.tls_client_ca else ()
     try:
         return ServerTls(
-            own, settings.tls_client_ca, is_enforced=settings.tls == "enforced", protocols=protocols
+            own, [each for each in cas if each], is_enforced=settings.tls == "enforced", protocols=protocols
         )
     except TlsInvalid as error:
         raise StoreError(str(error)) from error
@@ -104,9 +107,18 @@ def peer_tls(settings: TlsSettings) -> ServerTls:
     if own is None or settings.tls_ca is None:
         raise StoreError("a port for processes of the cluster needs tls_certificate, tls_key and tls_ca")
     try:
-        return ServerTls(own, settings.tls_ca, is_enforced=True)
+        return ServerTls(own, [settings.tls_ca], is_enforced=True)
     except TlsInvalid as error:
         raise StoreError(str(error)) from error
+
+
+def check_peer_ca(settings: TlsSettings) -> None:
+    """Raise StoreError if `tls_ca`, with which processes know each other, has signed for clients too."""
+    if settings.tls_ca is not None and settings.tls_client_ca is not None:
+        try:
+            check_separate(settings.tls_ca, settings.tls_client_ca)
+        except TlsInvalid as error:
+            raise StoreError(str(error)) from None
 
 
 def client_tls(settings: TlsSettings) -> ClientTls | None:

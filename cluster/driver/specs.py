@@ -14,6 +14,7 @@ from pydantic import BaseModel, ValidationError
 from actors.broker.broker_settings import SLAVE, VIP_PORT_DISTANCE, BrokerSettings
 from actors.broker.broker_settings_text import STORE_KEY, split_settings
 from actors.broker.identity import ha_port_of, is_ha_closed
+from actors.host.cluster_tls import check_peer_ca
 from actors.remoting.tls.contexts import ClientTls
 from cluster.driver.metrics_ports import moved_metrics_ports
 from cluster.topology.topology import (
@@ -28,6 +29,7 @@ from cluster.topology.topology import (
 )
 from cluster.topology.topology_file import Source, explain
 from store.message.hosts import join_address
+from store.store_errors import StoreError
 from store.store_settings import StoreSettings
 
 
@@ -281,7 +283,18 @@ def broker_settings(topology: Topology, broker: Broker, path: KeyPath, source: S
                 "ha_allow_unauthenticated: true"
             )
             raise source.error([((*path, "replication"), text)])
+        _check_authorities(BrokerSettings.model_validate(given), path, source)
     return given | {STORE_KEY: stored}
+
+
+def _check_authorities(settings: BrokerSettings, path: KeyPath, source: Source) -> None:
+    """Raise TopologyError if clients could pass for replicas. Files of other machines are checked there."""
+    cas = settings.tls_ca, settings.tls_client_ca
+    if settings.uses_ha_tls and (cas[0] == cas[1] or all(each and each.exists() for each in cas)):
+        try:
+            check_peer_ca(settings)
+        except StoreError as error:
+            raise source.error([((*path, "replication"), str(error))]) from None
 
 
 def _replica_settings(broker: BrokerReplica) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from actors.broker.replication.raft.raft_requests import RaftRequests
 from actors.broker.replication.raft.transfers import refuse_transfer, transfer_row
 from actors.broker.replication.slave_requests import SlaveRequests
 from actors.broker.role import Role, RoleService
+from actors.host.cluster_tls import check_peer_ca
 from actors.host.figures import Figure, Kind
 from actors.remoting.headers import RegisterBrokerResponse
 from actors.supervisor import Supervisor
@@ -37,10 +38,12 @@ def build_replication(parts: BrokerParts) -> Capability:
 
     Raises:
         StoreError: the broker is a former master, or a slave that lacks tables of its master; or its list of
-            epochs is damaged.
+            epochs is damaged; or clients could pass for replicas, with `ha_tls`.
         OSError: the list of epochs cannot be read or written.
     """
     settings, positions = parts.settings, parts.loop.store.positions
+    if settings.uses_ha_tls:
+        check_peer_ca(settings)
     epochs = GroupEpochs(settings)
     role, registration, store = parts.role, parts.registration, parts.loop.store
     step = SlaveRequests(

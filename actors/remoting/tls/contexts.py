@@ -96,7 +96,7 @@ class ServerTls(TlsContext):
     def __init__(
         self,
         own: OwnCertificate,
-        client_ca: Path | None = None,
+        client_cas: Sequence[Path] = (),
         *,
         is_enforced: bool,
         protocols: Sequence[str] = (),
@@ -105,8 +105,8 @@ class ServerTls(TlsContext):
 
         Args:
             own: certificate of the server.
-            client_ca: PEM file of CA certificates; if given, clients must present a certificate that one of
-                them has signed.
+            client_cas: PEM files of CA certificates; if given, clients must present a certificate that one
+                of them has signed.
             is_enforced: whether connections without TLS are refused.
             protocols: the application protocols that the server offers (ALPN), such as `h2`.
 
@@ -120,12 +120,12 @@ class ServerTls(TlsContext):
             own.load_into(context)
             if protocols:
                 context.set_alpn_protocols(protocols)
-            if client_ca is not None:
-                load_ca(context, client_ca)
+            for path in client_cas:
+                load_ca(context, path)
                 context.verify_mode = ssl.CERT_REQUIRED
             return context
 
-        super().__init__(_paths(own, client_ca), make)
+        super().__init__((own.certificate, own.key, *client_cas), make)
 
 
 class ClientTls(TlsContext):

@@ -16,6 +16,7 @@ from cluster.driver.specs import ActorSpec
 from cluster.topology.problems import find_problems
 from cluster.topology.topology import Topology
 from cluster.topology.topology_file import Source, TopologyError, load_topology, load_with_source
+from tests.certificates import Authority
 
 THREE_ON_ONE_NODE = "replicas: 3, replication: sync, replicas_on_one_node: true"
 RAFT_KEYS = "replicas: 3, replication: raft, replicas_on_one_node: true"
@@ -186,6 +187,29 @@ def test_group_with_users_and_a_closed_ha_port_is_refused(tmp_path: Path) -> Non
     tls = {"tls_certificate": "/c", "tls_key": "/k", "tls_ca": "/ca", "ha_tls": True}
     settings = {"authentication_enabled": True, **tls}
     assert specs(topology({**PAIR, "settings": settings}), tmp_path)
+
+
+@pytest.mark.parametrize("replication", ["async", "sync"])
+def test_pair_whose_clients_could_pass_for_replicas_is_refused(tmp_path: Path, replication: str) -> None:
+    tls = {"tls_certificate": "/c", "tls_key": "/k", "tls_ca": "/ca", "ha_tls": True}
+    authority, others = Authority(tmp_path / "pki"), Authority(tmp_path / "clients")
+    copy = tmp_path / "copy.pem"
+    copy.write_bytes(authority.ca_file.read_bytes())
+    for cas, is_refused in (
+        (("/ca", "/ca"), True),
+        ((authority.ca_file, copy), True),
+        ((authority.ca_file, others.ca_file), False),
+        (("/ca", "/clients"), False),  # files of other machines are compared there
+    ):
+        settings = tls | {"tls_ca": str(cas[0]), "tls_client_ca": str(cas[1])}
+        given = {**PAIR, "replication": replication, "settings": settings}
+        if is_refused:
+            with pytest.raises(TopologyError, match=r"\[0\].replication: tls_ca .* also trusts the CA of"):
+                specs(topology(given), tmp_path)
+        else:
+            assert specs(topology(given), tmp_path)
+    given["settings"] = tls | {"ha_tls": False, "tls_client_ca": "/ca"}
+    assert specs(topology(given), tmp_path)
 
 
 def test_two_replicas_that_fit_on_one_node_only_are_refused() -> None:

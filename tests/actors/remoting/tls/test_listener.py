@@ -41,7 +41,9 @@ LARGE = bytes(range(256)) * 12_000
 
 
 def server_tls(authority: Authority, *, is_enforced: bool = True, client_ca: Path | None = None) -> ServerTls:
-    return ServerTls(OwnCertificate(*authority.issue()), client_ca, is_enforced=is_enforced)
+    return ServerTls(
+        OwnCertificate(*authority.issue()), [client_ca] if client_ca else [], is_enforced=is_enforced
+    )
 
 
 @asynccontextmanager
