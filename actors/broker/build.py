@@ -38,6 +38,7 @@ from actors.broker.drain import BrokerDrain
 from actors.broker.group.assignments import Assignments
 from actors.broker.group.client_requests import ClientRequests
 from actors.broker.group.clients import Clients
+from actors.broker.group.group_progress import GroupProgress
 from actors.broker.group.offset_requests import OffsetRequests
 from actors.broker.group.popping_groups import PoppingGroups
 from actors.broker.group.queue_locks import LockFile, QueueLocks
@@ -141,12 +142,12 @@ def build_broker(
     client = client_for(clock, access.signer, client_tls(settings), from_rebalancers)
     role = BrokerRole()
     tables, registration, new_topics = _build_metadata(live, clock, identity, store, client, role, supervisor)
-    groups = _build_groups(settings, clock, client, tables, registration, access.user_of)
+    groups = _build_groups(settings, clock, store, client, tables, registration, access.user_of)
     from_rebalancers.add_rows(groups.requests.rebalancer_rows())
     properties = PropertyWriter(settings, UniqKeyGenerator(identity.host.ip, os.getpid(), clock, rng))
     popping = PoppingGroups(settings, clock)
     reader = QueueReader(store, loop.reads, tables, groups.clients, loop.stats, popping)
-    drain = BrokerDrain(store, loop.reads, tables, groups.clients, loop.stats, clock)
+    drain = BrokerDrain(store, loop.reads, tables, groups.clients, groups.progress, loop.stats, clock)
     parts = BrokerParts(
         live, clock, identity, access, loop, tables, groups, drain, popping, reader, properties, role,
         registration, client, supervisor,
@@ -263,6 +264,7 @@ def _build_metadata(
 def _build_groups(
     settings: BrokerSettings,
     clock: Clock,
+    store: MessageStore,
     client: RemotingClient,
     tables: BrokerTables,
     registration: Registration,
@@ -282,7 +284,8 @@ def _build_groups(
 
     locks = QueueLocks(clock, user_of, is_known)
     locks.replace_all(LockFile(settings.store_root, clock).load())
-    return BrokerGroups(clients, locks, requests, assignments)
+    progress = GroupProgress(settings, store, tables, clients)
+    return BrokerGroups(clients, progress, locks, requests, assignments)
 
 
 def _nameservers(settings: BrokerSettings, client: RemotingClient) -> Nameservers:
@@ -355,7 +358,7 @@ def _group_rows(parts: BrokerParts) -> Iterable[RequestRow]:
         *groups.requests.rows(),
         *groups.assignments.rows(),
         *groups.locks.rows(),
-        *OffsetRequests(parts.settings, loop.store, loop.reads, parts.tables).rows(),
+        *OffsetRequests(parts.settings, loop.store, loop.reads, parts.tables, groups.progress).rows(),
         *parts.tables.request_modes.rows(),
     )
 
@@ -378,7 +381,7 @@ def _admin_rows(parts: BrokerParts, capabilities: Sequence[Capability]) -> Itera
             keeps_queues=parts.settings.replication == RAFT,
         ).rows(),
         *OffsetAdmin(identity.name, store, reads, tables, clients, wake, may_read).rows(),
-        *ProgressRequests(identity, loop, tables, clients, clock, permits).rows(),
+        *ProgressRequests(identity, loop, tables, parts.groups, clock, permits).rows(),
         *ClientAdmin(identity.name, clients, store, reads, clock, may_read, permits).rows(),
         *ReplicaRequests(
             parts.loop.store, tables, parts.groups.locks, None if control is None else control.file

@@ -21,18 +21,16 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from actors.broker.group.clients import Clients, ConsumerGroup
+from actors.broker.group.clients import Clients
+from actors.broker.group.group_progress import GroupProgress
 from actors.broker.loop.reads import Reads
 from actors.broker.metadata.tables import BrokerTables
 from actors.broker.metadata.topics import SCHEDULE_TOPIC
 from actors.broker.stats import BrokerStats
-from actors.remoting.bodies.groups import BROADCASTING
 from actors.remoting.bodies.routes import PERM_READ
 from actors.remoting.connection import Connection
 from store.clock import NS_PER_MS, Clock
 from store.logs import get_logger
-from store.message.pop_records import pop_retry_topic
-from store.message.validate import RETRY_TOPIC_PREFIX
 from store.message_store import MessageStore
 
 _log = get_logger(__name__)
@@ -53,7 +51,7 @@ class DrainState(StrEnum):
 
 
 @dataclass(slots=True)
-class GroupProgress:
+class UnreadMessages:
     """The unread messages of one group on this broker; `members` is 0 for a group that is offline."""
 
     group: str
@@ -75,6 +73,7 @@ class BrokerDrain:
         reads: Reads,
         tables: BrokerTables,
         clients: Clients[Connection],
+        progress: GroupProgress,
         stats: BrokerStats,
         clock: Clock,
     ) -> None:
@@ -84,6 +83,7 @@ class BrokerDrain:
         self._topics = tables.topics
         self._offsets = tables.offsets
         self._clients = clients
+        self._progress = progress
         self._stats = stats
         self._clock = clock
         self._begin_ns = clock.monotonic_ns()
@@ -145,54 +145,44 @@ class BrokerDrain:
 
         Returns:
             state, up_s (age of this process), messages_in, producers (connected), and groups: for each online
-            group, and each offline group with unread messages, the fields of `GroupProgress`.
+            group, and each offline group with unread messages, the fields of `UnreadMessages`.
         """
         await self._reads.caught_up()  # acknowledged messages count before they are dispatched
-        groups = [await self._of_online(group) for group in list(self._clients.groups())]
-        online = {group.group for group in groups}
-        groups += [each for each in await self._of_offline(online) if each.unread]
+        found = [await self._unread(*each) for each in self._progress.topics_by_group().items()]
+        groups = [each for each in found if each.members or each.unread]
         producers = sum(len(list(self._clients.producers(name))) for name in self._clients.producer_groups())
         return {
             "state": str(self.state),
             "up_s": (self._clock.monotonic_ns() - self._begin_ns) / 1e9,
             "messages_in": self._stats.put_total.messages,
             "producers": producers,
-            "groups": [each.to_json() for each in sorted(groups, key=lambda each: each.group)],
+            "groups": [each.to_json() for each in groups],
         }
 
     def _become(self, state: DrainState) -> None:
         _log.info("drain_state_changed", state=str(state), previous=str(self.state))
         self.state = state
 
-    async def _of_online(self, group: ConsumerGroup[Connection]) -> GroupProgress:
-        progress = GroupProgress(group.name, len(group.members))
-        if group.message_model == BROADCASTING:  # each member keeps its offsets itself
-            return progress
-        retry_topics = {pop_retry_topic(group.name, topic) for topic in group.subscriptions}
-        for topic in {*group.subscriptions, f"{RETRY_TOPIC_PREFIX}{group.name}", *retry_topics}:
-            await self._count(progress, topic)
-        return progress
+    async def _unread(self, name: str, topics: Iterable[str]) -> UnreadMessages:
+        online = self._clients.group(name)
+        found = UnreadMessages(name, 0 if online is None else len(online.members))
+        if self._progress.keeps_offsets(name):
+            for topic in topics:
+                await self._count(found, topic)
+        return found
 
-    async def _of_offline(self, online: Iterable[str]) -> list[GroupProgress]:
-        found: dict[str, GroupProgress] = {}
-        for key in list(self._offsets.table.offsets):
-            topic, _, group = key.partition("@")
-            if group not in online and topic != SCHEDULE_TOPIC:
-                await self._count(found.setdefault(group, GroupProgress(group, 0)), topic)
-        return list(found.values())
-
-    async def _count(self, progress: GroupProgress, topic: str) -> None:
+    async def _count(self, progress: UnreadMessages, topic: str) -> None:
         known = self._topics.find(topic)
-        if known is None or not known.perm & PERM_READ:
+        if known is None or not known.perm & PERM_READ or topic == SCHEDULE_TOPIC:
             return
-        unread = self._offsets.claimed[topic, progress.group]
+        unread = 0
         for queue_id in range(known.read_queue_nums):
-            end = self._store.max_offset(topic, queue_id)
-            committed = self._offsets.query(progress.group, topic, queue_id)
-            # A group without a committed offset may be about to read the whole queue.
-            begin = self._store.min_offset(topic, queue_id) if committed is None else committed
-            if committed is not None or progress.members:
-                unread += max(end - begin, 0)
+            begin = self._progress.begin(progress.group, topic, queue_id)
+            if begin is None and progress.members:  # it may be about to read the whole queue
+                begin = self._store.min_offset(topic, queue_id)
+            unread += self._offsets.claimed[topic, progress.group, queue_id]
+            if begin is not None:
+                unread += max(self._store.max_offset(topic, queue_id) - begin, 0)
             if queue_id % QUEUES_PER_TURN == QUEUES_PER_TURN - 1:
                 await asyncio.sleep(0)
         if unread:

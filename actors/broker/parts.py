@@ -11,6 +11,7 @@ from actors.broker.drain import BrokerDrain
 from actors.broker.group.assignments import Assignments
 from actors.broker.group.client_requests import ClientRequests
 from actors.broker.group.clients import Clients
+from actors.broker.group.group_progress import GroupProgress
 from actors.broker.group.popping_groups import PoppingGroups
 from actors.broker.group.queue_locks import QueueLocks
 from actors.broker.identity import BrokerIdentity
@@ -31,6 +32,7 @@ class BrokerGroups:
     """The clients and consumer groups of one broker, and the handlers of their requests."""
 
     clients: Clients[Connection]
+    progress: GroupProgress
     locks: QueueLocks
     requests: ClientRequests
     assignments: Assignments

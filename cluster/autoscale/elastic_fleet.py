@@ -102,7 +102,10 @@ class ElasticFleet:
         if actor.spec is not None:
             self._ports[name] = actor.spec.listen[1]
         is_draining = actor.details.get("drain_state", ACTIVE) != ACTIVE
-        lag = 0 if is_draining else self._lag(actor)
+        try:
+            lag = 0 if is_draining else self._lag(actor)
+        except Failures as error:  # it has stopped since: its lag is unknown, not 0
+            return self._silent(name, str(error))
         figures = self._figures(name, actor, lag, float(status.get("cpu_s", 0.0)))
         return Observed(figures, is_draining=is_draining)
 
@@ -123,11 +126,8 @@ class ElasticFleet:
         return any(node.ip == binding.node_ip for node in ray_port.nodes())
 
     def _lag(self, actor: Running) -> int:
-        """Return the unread messages of the slowest group that has members."""
-        try:
-            progress = DrainProgress.of(fleet.drain(actor.namespace, actor.name, "look"))
-        except Failures:
-            return 0
+        """Return the unread messages of the slowest group that has members. Raises `Failures`."""
+        progress = DrainProgress.of(fleet.drain(actor.namespace, actor.name, "look"))
         return max((group.unread for group in progress.reading), default=0)
 
     def _figures(self, name: str, actor: Running, lag: int, cpu_s: float) -> BrokerSample:

@@ -9,7 +9,8 @@ from collections.abc import Mapping, Sequence
 
 from cluster.client import Admin
 from cluster.console.history import Curves, History
-from cluster.views.samples import Sample, known_sum, take_sample
+from cluster.views.offsets import known_sum
+from cluster.views.samples import Sample, take_sample
 from store.clock import NS_PER_MS, Clock
 
 TOPICS_PER_SAMPLE = 100
@@ -65,8 +66,11 @@ def figures(sample: Sample) -> tuple[Known, Known, Known, Known, Known, Known]:
     """
     lag = in_flight = None
     if sample.groups is not None:
-        lag = sum(group.lag for group in sample.groups.values())
-        in_flight = known_sum(group.in_flight for group in sample.groups.values())
+        consuming = [group for group in sample.groups.values() if group.topics]
+        # A group that left long ago, and whose lag is unknown, must not hide the lag of all others.
+        lags = [group.lag for group in consuming if group.lag is not None]
+        lag = sum(lags) if lags or not consuming else None
+        in_flight = known_sum(group.in_flight for group in consuming)
     if sample.brokers is None:
         return (None, None, lag, in_flight, None, None)
     loads = [each.load for each in sample.brokers if each.id == 0]

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from cluster.views.offsets import QueueProgress, in_flight, progress_in
+from cluster.views.offsets import QueueProgress, known_sum, progress_in
 from store.message.validate import RETRY_TOPIC_PREFIX, is_system_group
 
 if TYPE_CHECKING:
@@ -20,9 +20,9 @@ class GroupSummary:
     """The progress of a group in all of its topics.
 
     Attributes:
-        lag: Messages after the committed offsets. None, like `tps`, if the group has not committed any
-            offset: its progress is unknown.
-        in_flight: Messages that are pulled but not committed; None if it is unknown.
+        lag: Messages that the group has not acknowledged; None if it is unknown in one queue, or if no
+            broker knows of a topic that the group consumes.
+        in_flight: Messages that are delivered but not acknowledged; None if it is unknown.
         tps: Messages consumed per second in the last minute.
         behind_since_ms: Store time of the last message consumed in the queue that is furthest behind, in
             milliseconds since the epoch; None without lag, or if it is unknown.
@@ -51,6 +51,7 @@ class GroupDetails:
     """A group.
 
     Attributes:
+        lag: Messages that the group has not acknowledged; None if it is unknown in one queue.
         tps: Messages consumed per second in the last minute.
         retries: Messages that wait in the retry topic.
         dead_letters: Pending dead letters.
@@ -60,7 +61,7 @@ class GroupDetails:
     """
 
     group: str
-    lag: int
+    lag: int | None
     tps: float
     retries: int
     dead_letters: int
@@ -82,21 +83,21 @@ def list_groups(admin: Admin, *, include_system: bool = False) -> list[GroupSumm
             found.append(GroupSummary(name, [], None, None, None, None))
             continue
         topics = sorted({queue.topic for queue in stats.offsets})
-        pulled = in_flight(stats.offsets.values())
+        pulled = known_sum(each.in_flight for each in stats.offsets.values())
         figures = (stats.lag, pulled, stats.consume_tps, behind_since_ms(stats))
         found.append(GroupSummary(name, topics, *figures))
     return found
 
 
 def behind_since_ms(stats: ConsumeStats) -> int | None:
-    """Return the store time of the last message consumed in the queue that is furthest behind, or None.
+    """Return `OffsetWrapper.behind_since_ms` of the queue that is furthest behind, or None.
 
     Retry topics do not count: their messages wait on purpose.
     """
     times_ms = [
-        offset.last_timestamp
+        since_ms
         for queue, offset in stats.offsets.items()
-        if offset.lag > 0 and offset.last_timestamp > 0 and not queue.topic.startswith(RETRY_TOPIC_PREFIX)
+        if (since_ms := offset.behind_since_ms) is not None and not queue.topic.startswith(RETRY_TOPIC_PREFIX)
     ]
     return min(times_ms, default=None)
 
@@ -114,7 +115,7 @@ def describe_group(admin: Admin, group: str, topic: str | None = None) -> GroupD
         group,
         stats.lag,
         stats.consume_tps,
-        admin.group_stats(group, f"{RETRY_TOPIC_PREFIX}{group}").lag,
+        admin.group_stats(group, f"{RETRY_TOPIC_PREFIX}{group}").lag or 0,
         admin.dead_letter_count(group),
         progress_in(stats),
         _members(online),

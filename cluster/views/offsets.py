@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from cluster.views.times import parse_position
 
 if TYPE_CHECKING:
-    from actors.remoting.bodies.progress import ConsumeStats, OffsetWrapper
+    from actors.remoting.bodies.progress import ConsumeStats
     from cluster.client import Admin, MessageQueue
 
 
@@ -19,19 +19,20 @@ class QueueProgress:
     """Progress of a group in one queue.
 
     Attributes:
-        committed: The committed offset.
+        committed: The committed offset; None if the group has not committed one.
         end: Offset of the next message of the queue.
-        lag: Messages after the committed offset.
-        in_flight: Messages that are pulled but not committed; None if it is unknown.
+        lag: Messages that the group has not acknowledged; without a committed offset, those that it would
+            get. None if it is unknown.
+        in_flight: Messages that are delivered but not acknowledged; None if it is unknown.
         last_ms: Store time of the last consumed message in milliseconds since the epoch, or None.
     """
 
     topic: str
     broker: str
     queue: int
-    committed: int
+    committed: int | None
     end: int
-    lag: int
+    lag: int | None
     in_flight: int | None
     last_ms: int | None
 
@@ -52,13 +53,14 @@ def progress(admin: Admin, group: str, topic: str | None = None) -> list[QueuePr
     return progress_in(admin.group_stats(group, topic))
 
 
-def in_flight(offsets: Iterable[OffsetWrapper]) -> int | None:
-    """Return the messages that are pulled but not committed; None if it is unknown.
-
-    RocketMQ's list of all groups has no pulled offsets: they are 0 there.
-    """
-    found = [each.in_flight for each in offsets]
-    return None if any(number < 0 for number in found) else sum(found)
+def known_sum(values: Iterable[int | None]) -> int | None:
+    """Return the sum, or None if one of the values is unknown: without it, the sum would be too small."""
+    total = 0
+    for value in values:
+        if value is None:
+            return None
+        total += value
+    return total
 
 
 def progress_in(stats: ConsumeStats) -> list[QueueProgress]:
@@ -68,10 +70,10 @@ def progress_in(stats: ConsumeStats) -> list[QueueProgress]:
             queue.topic,
             queue.broker_name,
             queue.queue_id,
-            offset.consumer_offset,
+            offset.committed,
             offset.broker_offset,
             offset.lag,
-            in_flight([offset]),
+            offset.in_flight,
             offset.last_timestamp or None,
         )
         for queue, offset in stats.offsets.items()
@@ -142,12 +144,13 @@ def preview_clone(admin: Admin, source: str, target: str, topic: str | None = No
     """Return the changes if the offsets of group `source` are copied to `target`. Raises `ClientError`."""
     taken = admin.group_stats(source, topic).offsets
     return _changes(
-        {queue: offset.consumer_offset for queue, offset in taken.items()}, admin.group_stats(target, topic)
+        {queue: offset.committed for queue, offset in taken.items() if offset.committed is not None},
+        admin.group_stats(target, topic),
     )
 
 
 def _changes(targets: Mapping[MessageQueue, int], had: ConsumeStats) -> list[OffsetChange]:
-    before = {queue: offset.consumer_offset for queue, offset in had.offsets.items()}
+    before = {queue: offset.committed for queue, offset in had.offsets.items()}
     return [
         OffsetChange(queue.topic, queue.broker_name, queue.queue_id, before.get(queue), after)
         for queue, after in targets.items()

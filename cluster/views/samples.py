@@ -5,13 +5,13 @@ A sample takes a constant number of requests for each broker, and one for each t
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from cluster.views.brokers import BrokerView, list_brokers
 from cluster.views.groups import behind_since_ms
-from cluster.views.offsets import in_flight
+from cluster.views.offsets import known_sum
 from store.message.validate import DLQ_TOPIC_PREFIX, RETRY_TOPIC_PREFIX, is_system_group
 
 if TYPE_CHECKING:
@@ -25,12 +25,13 @@ class TopicLag:
     """Progress of a group in one topic.
 
     Attributes:
-        in_flight: Messages that are pulled but not committed; None if it is unknown.
+        lag: Messages that the group has not acknowledged; None if it is unknown.
+        in_flight: Messages that are delivered but not acknowledged; None if it is unknown.
         consumed: Sum of the committed offsets.
         tps: Messages consumed per second since the sample before; None without one.
     """
 
-    lag: int
+    lag: int | None
     in_flight: int | None
     consumed: int
     tps: float | None = None
@@ -51,14 +52,14 @@ class GroupSample:
     minute_tps: float = 0.0
 
     @property
-    def lag(self) -> int:
-        """The lag in all topics."""
-        return sum(each.lag for each in self.topics.values())
+    def lag(self) -> int | None:
+        """The lag in all topics; None if it is unknown in one."""
+        return known_sum(each.lag for each in self.topics.values()) if self.topics else None
 
     @property
     def in_flight(self) -> int | None:
         """The messages in flight of all topics; None if it is unknown of one."""
-        return known_sum(each.in_flight for each in self.topics.values())
+        return known_sum(each.in_flight for each in self.topics.values()) if self.topics else None
 
     @property
     def tps(self) -> float | None:
@@ -104,16 +105,6 @@ class Sample:
     groups: Mapping[str, GroupSample] | None = None
     topics: Mapping[str, TopicSample] = field(default_factory=dict)
     problems: Sequence[str] = ()
-
-
-def known_sum(values: Iterable[int | None]) -> int | None:
-    """Return the sum, or None if one of the values is unknown: without it, the sum would be too small."""
-    total = 0
-    for value in values:
-        if value is None:
-            return None
-        total += value
-    return total
 
 
 def take_sample(admin: Admin, clock: Clock, before: Sample, topics_max: int | None = None) -> Sample:
@@ -178,11 +169,11 @@ def _lags(progress: ConsumeStats, then: Mapping[str, TopicLag], span_s: float) -
     found: dict[str, TopicLag] = {}
     for topic in sorted({queue.topic for queue in progress.offsets}):
         offsets = [offset for queue, offset in progress.offsets.items() if queue.topic == topic]
-        consumed = sum(offset.consumer_offset for offset in offsets)
-        lag = sum(max(offset.lag, 0) for offset in offsets)
+        consumed = sum(offset.committed or 0 for offset in offsets)
+        lag = known_sum(offset.lag for offset in offsets)
         is_known = topic in then and span_s > 0
         tps = max(consumed - then[topic].consumed, 0) / span_s if is_known else None
-        found[topic] = TopicLag(lag, in_flight(offsets), consumed, tps)
+        found[topic] = TopicLag(lag, known_sum(offset.in_flight for offset in offsets), consumed, tps)
     return found
 
 

@@ -23,7 +23,7 @@ class GroupRate:
 
     group: str
     topic: str
-    lag: int
+    lag: int | None
     in_flight: int | None
     tps: float
     dead_letters: int
@@ -53,4 +53,4 @@ def group_rates(sample: Sample, dead_letters: Mapping[str, int]) -> list[GroupRa
         for name, group in (sample.groups or {}).items()
         for topic, each in group.topics.items()
     ]
-    return sorted(rows, key=lambda row: (-row.tps, -row.lag, row.group))
+    return sorted(rows, key=lambda row: (-row.tps, -(row.lag or 0), row.group))

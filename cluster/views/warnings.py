@@ -64,7 +64,11 @@ def _late(name: str, group: GroupSample, behind_ms: int) -> str:
         topic for topic, each in group.topics.items() if each.lag and not topic.startswith(RETRY_TOPIC_PREFIX)
     ]
     where = ", ".join(topics[:3]) + (f" and {len(topics) - 3} more" if len(topics) > 3 else "")
-    return f"{name} is {_span(behind_ms // 1000)} behind on {where}: {counted(group.lag, 'message')}"
+    return f"{name} is {_span(behind_ms // 1000)} behind on {where}: {_messages(group.lag)}"
+
+
+def _messages(lag: int | None) -> str:
+    return "an unknown number of messages" if lag is None else counted(lag, "message")
 
 
 def _span(seconds: int) -> str:

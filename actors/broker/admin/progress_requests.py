@@ -11,9 +11,9 @@ from collections.abc import AsyncIterator, Callable, Iterable
 from functools import partial
 
 from actors.broker.build_loop import BrokerLoop
-from actors.broker.group.clients import Clients
 from actors.broker.identity import BrokerIdentity
 from actors.broker.metadata.tables import BrokerTables
+from actors.broker.parts import BrokerGroups
 from actors.remoting.admin_headers import (
     BrokerConsumeStatsHeader,
     ConsumeStatsHeader,
@@ -21,6 +21,8 @@ from actors.remoting.admin_headers import (
     GroupTopicHeader,
 )
 from actors.remoting.bodies.progress import (
+    EXPECTED,
+    UNKNOWN,
     ConsumeStats,
     OffsetWrapper,
     QueueTimeSpan,
@@ -33,7 +35,6 @@ from actors.remoting.bodies.progress import (
 )
 from actors.remoting.codes import RequestCode
 from actors.remoting.command import RemotingCommand
-from actors.remoting.connection import Connection
 from actors.remoting.headers import TopicHeader
 from actors.remoting.request import OnSlave, Permits, RequestContext, RequestRow
 from actors.remoting.targets import (
@@ -68,7 +69,7 @@ class ProgressRequests:
         identity: BrokerIdentity,
         loop: BrokerLoop,
         tables: BrokerTables,
-        clients: Clients[Connection],
+        groups: BrokerGroups,
         clock: Clock,
         permits: Permits,
     ) -> None:
@@ -78,7 +79,8 @@ class ProgressRequests:
         self._reads = loop.reads
         self._stats = loop.stats
         self._tables = tables
-        self._clients = clients
+        self._clients = groups.clients
+        self._progress = groups.progress
         self._clock = clock
 
     def rows(self) -> Iterable[RequestRow]:
@@ -107,7 +109,7 @@ class ProgressRequests:
     def consume_stats(self, context: RequestContext) -> None:
         """Handle GET_CONSUME_STATS: return a group's progress in each queue of its topics."""
         header: ConsumeStatsHeader = context.header
-        topics = header.topics or self._visible_topics(context, header.consumer_group)
+        topics = header.topics or self._visible(context, self._progress.topics_of(header.consumer_group))
         context.spawn(self._consume_stats(header.consumer_group, topics))
 
     def broker_consume_stats(self, context: RequestContext) -> None:
@@ -135,13 +137,11 @@ class ProgressRequests:
     def topics_of_group(self, context: RequestContext) -> RemotingCommand:
         """Handle QUERY_TOPICS_BY_CONSUMER: return the topics in which a group has committed offsets."""
         header: GroupHeader = context.header
-        return RemotingCommand.response(
-            body=encode_topics_of_group(self._visible_topics(context, header.group), self._identity.address)
-        )
+        topics = self._visible(context, self._tables.offsets.topics_of(header.group))
+        return RemotingCommand.response(body=encode_topics_of_group(topics, self._identity.address))
 
-    def _visible_topics(self, context: RequestContext, group: str) -> list[str]:
-        """Return the topics of a group that the sender of the request may see."""
-        topics = self._tables.offsets.topics_of(group)
+    def _visible(self, context: RequestContext, topics: Iterable[str]) -> list[str]:
+        """Return the topics that the sender of the request may see."""
         return [each for each in topics if self._permits(context, Target(Resource.TOPIC, each, Action.GET))]
 
     async def _topic_stats(self, topic: str) -> RemotingCommand:
@@ -159,7 +159,7 @@ class ProgressRequests:
         await self._reads.caught_up()
         stats = ConsumeStats()
         for topic in topics:
-            of_topic = await self._progress(group, topic)
+            of_topic = await self._stats_of(group, topic)
             if of_topic is not None:
                 stats.offsets |= of_topic.offsets
                 stats.consume_tps += of_topic.consume_tps
@@ -168,34 +168,49 @@ class ProgressRequests:
     async def _all_consume_stats(self, *, only_ordered: bool) -> RemotingCommand:
         await self._reads.caught_up()
         groups: dict[str, list[ConsumeStats]] = {name: [] for name in self._tables.groups.table.groups}
-        topics = self._tables.offsets.topics_by_group()
+        topics = self._progress.topics_by_group()
         for group, rows in groups.items():
             for topic in topics.get(group, ()):
                 config = self._tables.topics.find(topic)
                 if only_ordered and (config is None or not config.order):
                     continue
-                stats = await self._progress(group, topic)
+                stats = await self._stats_of(group, topic)
                 if stats is not None:
                     rows.append(stats)
         queues = sum(len(stats.offsets) for rows in groups.values() for stats in rows)
         return await _response(lambda: encode_consume_stats_list(groups, self._identity.address), queues)
 
-    async def _progress(self, group: str, topic: str) -> ConsumeStats | None:
+    async def _stats_of(self, group: str, topic: str) -> ConsumeStats | None:
         """Return the group's progress in a topic.
 
         Returns None if the topic is deleted, or if the group's connected members do not subscribe to it.
         """
         config = self._tables.topics.find(topic)
-        if config is None or not self._clients.may_consume(group, topic):
+        if config is None or not self._progress.may_consume(group, topic):
             return None
         stats = ConsumeStats(consume_tps=self._stats.got_tps(group, topic))
         async for queue in self._queues(topic, config.read_queue_nums):
-            consumed = self._tables.offsets.query(group, topic, queue.queue_id) or 0
-            pulled = self._tables.offsets.pulled.get((topic, group, queue.queue_id), 0)
-            last_ms = await self._stored_ms(topic, queue.queue_id, consumed - 1) if consumed else 0
-            end = self._store.max_offset(topic, queue.queue_id)
-            stats.offsets[queue] = OffsetWrapper(end, consumed, max(consumed, pulled), max(last_ms, 0))
+            stats.offsets[queue] = await self._offsets_of(group, topic, queue.queue_id)
         return stats
+
+    async def _offsets_of(self, group: str, topic: str, queue_id: int) -> OffsetWrapper:
+        """Return the group's progress in a queue; RocketMQ's tools read an unknown offset as 0."""
+        offsets, progress = self._tables.offsets, self._progress
+        committed = offsets.query(group, topic, queue_id)
+        begin = await self._reads.read(partial(progress.begin, group, topic, queue_id))
+        consumed = next((each for each in (committed, begin) if each is not None), 0)
+        last_ms = await self._stored_ms(topic, queue_id, committed - 1) if committed else 0
+        pulled = offsets.pulled.get((topic, group, queue_id), 0)
+        found = OffsetWrapper(
+            self._store.max_offset(topic, queue_id), consumed, max(consumed, pulled), max(last_ms, 0)
+        )
+        if begin is None or committed is None:
+            found.origin = UNKNOWN if begin is None else EXPECTED
+            if found.lag:
+                found.first_timestamp = await self._stored_ms(topic, queue_id, consumed)
+        if claimed := offsets.claimed[topic, group, queue_id]:
+            found.claimed = claimed
+        return found
 
     async def _time_spans(self, group: str, topic: str) -> RemotingCommand:
         await self._reads.caught_up()

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from functools import partial
 
 from actors.broker.broker_settings import BrokerSettings
+from actors.broker.group.group_progress import GroupProgress
 from actors.broker.loop.reads import Reads
 from actors.broker.metadata.tables import BrokerTables
 from actors.remoting.codes import RayMQRequestCode, RequestCode, ResponseCode
@@ -25,7 +26,12 @@ class OffsetRequests:
     """Request handler for QUERY_CONSUMER_OFFSET, UPDATE_CONSUMER_OFFSET and COMMIT_OFFSETS."""
 
     def __init__(
-        self, settings: BrokerSettings, store: MessageStore, reads: Reads, tables: BrokerTables
+        self,
+        settings: BrokerSettings,
+        store: MessageStore,
+        reads: Reads,
+        tables: BrokerTables,
+        progress: GroupProgress,
     ) -> None:
         self._reads = reads
         self._settings = settings
@@ -33,6 +39,7 @@ class OffsetRequests:
         self._topics = tables.topics
         self._groups = tables.groups
         self._offsets = tables.offsets
+        self._progress = progress
 
     def rows(self) -> Iterable[RequestRow]:
         """Return the entries of the request table that this class handles."""
@@ -97,14 +104,21 @@ class OffsetRequests:
 
     def _query(self, context: RequestContext) -> RemotingCommand:
         header: QueryConsumerOffsetHeader = context.header
-        offset = self._offsets.query(header.consumer_group, header.topic, header.queue_id)
-        if offset is None and header.set_zero_if_not_found is not False and self._is_new(header):
+        group, topic, queue_id = header.consumer_group, header.topic, header.queue_id
+        offset = self._offsets.query(group, topic, queue_id)
+        if offset is None and group in self._groups.table.groups and self._has_queue(topic, queue_id):
+            self._offsets.starting.add((topic, group, queue_id))
+        if (
+            offset is None
+            and header.set_zero_if_not_found is not False
+            and self._progress.is_young(topic, queue_id)
+        ):
             offset = 0
         if offset is None:
             raise Refused(
                 ResponseCode.QUERY_NOT_FOUND,
-                f"group {header.consumer_group!r} has no committed offset for queue {header.queue_id} "
-                f"of topic {header.topic!r}: the client chooses where to start",
+                f"group {group!r} has no committed offset for queue {queue_id} "
+                f"of topic {topic!r}: the client chooses where to start",
             )
         return RemotingCommand.response(ext=OffsetResponse(offset).to_ext())
 
@@ -155,13 +169,6 @@ class OffsetRequests:
         if invalid is not None:
             raise invalid
         return RemotingCommand.response(body=CommitOffsetsReply(refused).encode())
-
-    def _is_new(self, header: QueryConsumerOffsetHeader) -> bool:
-        return (
-            self._settings.consume_new_topics_from_start
-            and self._store.min_offset(header.topic, header.queue_id) <= 0
-            and self._store.max_offset(header.topic, header.queue_id) > 0
-        )
 
 
 def _committed(context: DecodedRequest) -> Iterable[Target]:

@@ -12,7 +12,7 @@ because their senders do not know of the reset (RocketMQ `useServerSideResetOffs
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from actors.remoting.codes import ResponseCode
 from actors.remoting.header import I32_MAX, I64_MAX
@@ -37,16 +37,38 @@ class ConsumerOffsets:
         """Increases with each generation that increases."""
         self.pulled: dict[tuple[str, str, int], int] = {}
         """The offset of the group's next pull, by topic, group and queue id."""
-        self.claimed: Counter[tuple[str, str]] = Counter()
-        """The number of messages before the committed offsets that are claimed (POP), by topic and group."""
+        self.claimed: Counter[tuple[str, str, int]] = Counter()
+        """Claimed messages (POP) before the committed offset, by topic, group and queue id."""
+        self.starting: set[tuple[str, str, int]] = set()
+        """The queues without a committed offset whose next pull shows where the group starts."""
+        self._started: dict[tuple[str, str, int], int] = {}
         self.resets: dict[tuple[str, str, int], int] = {}
         """The offset of a pending reset, by topic, group and queue id."""
 
-    def count_claimed(self, topic: str, group: str, change: int) -> None:
-        """Add `change` to the number of claimed messages before the committed offsets."""
-        self.claimed[topic, group] += change
-        if not self.claimed[topic, group]:
-            del self.claimed[topic, group]
+    def count_claimed(self, topic: str, group: str, queue_id: int, change: int) -> None:
+        """Add `change` to the number of claimed messages before the committed offset of a queue."""
+        key = (topic, group, queue_id)
+        self.claimed[key] += change
+        if not self.claimed[key]:
+            del self.claimed[key]
+
+    def note_start(self, group: str, topic: str, queue_id: int, offset: int) -> None:
+        """Note a pull at `offset`: of a queue in `starting`, the group starts there."""
+        key = (topic, group, queue_id)
+        if key in self.starting:
+            self.starting.remove(key)
+            self._started[key] = offset
+
+    def started(self, group: str, topic: str, queue_id: int) -> int | None:
+        """Return where the group started in a queue without a committed offset, or None if it is unknown."""
+        return self._started.get((topic, group, queue_id))
+
+    def consumed(self) -> Iterator[tuple[str, str]]:
+        """Return topic and group of all offsets, generations and starts; some may be repeated."""
+        for key in (*self.table.offsets, *self.generations):
+            topic, _, group = key.partition("@")
+            yield topic, group
+        yield from {key[:2] for key in self._started}
 
     def query(self, group: str, topic: str, queue_id: int) -> int | None:
         """Return the committed offset of a queue, or None if the group has not committed any."""
@@ -95,8 +117,8 @@ class ConsumerOffsets:
 
     def forget_clients(self) -> None:
         """Forget what clients do here, because another replica serves them now: pulls and pending resets."""
-        self.pulled.clear()
-        self.resets.clear()
+        for table in (self.pulled, self.resets, self._started, self.starting):
+            table.clear()
 
     def take_reset(self, group: str, topic: str, queue_id: int) -> int | None:
         """Remove a pending reset at a pull of the queue. Return the reset's offset, or None without one."""
@@ -143,14 +165,6 @@ class ConsumerOffsets:
         suffix = f"@{group}"
         return sorted(key.removesuffix(suffix) for key in self.table.offsets if key.endswith(suffix))
 
-    def topics_by_group(self) -> dict[str, list[str]]:
-        """Return the topics in which each group has committed offsets, by group."""
-        found: dict[str, list[str]] = {}
-        for key in sorted(self.table.offsets):
-            topic, _, group = key.partition("@")
-            found.setdefault(group, []).append(topic)
-        return found
-
     def groups_of(self, topic: str) -> list[str]:
         """Return the groups that have committed offsets in a topic, sorted."""
         prefix = f"{topic}@"
@@ -159,8 +173,7 @@ class ConsumerOffsets:
     def remove_topic(self, topic: str) -> None:
         """Remove all offsets, generations and pending resets of a deleted topic."""
         self._remove(lambda key: key.startswith(f"{topic}@"))
-        _delete_keys(self.pulled, lambda key: key[0] == topic)
-        _delete_keys(self.resets, lambda key: key[0] == topic)
+        self._forget(lambda key: key[0] == topic)
 
     def remove_queue(self, topic: str, queue_id: int) -> None:
         """Remove the offsets and generations of a removed queue, which starts again at offset 0."""
@@ -168,25 +181,24 @@ class ConsumerOffsets:
             for key, queues in table.items():
                 if key.startswith(f"{topic}@") and queues.pop(queue_id, None) is not None:
                     self.changes += 1
+        self._forget(lambda key: (key[0], key[2]) == (topic, queue_id))
 
     def remove_group(self, group: str) -> None:
         """Remove all offsets, generations and pending resets of a deleted group."""
         self._remove(lambda key: key.endswith(f"@{group}"))
-        _delete_keys(self.pulled, lambda key: key[1] == group)
-        _delete_keys(self.resets, lambda key: key[1] == group)
+        self._forget(lambda key: key[1] == group)
+
+    def _forget(self, is_selected: Callable[[tuple[str, str, int]], bool]) -> None:
+        for table in (self.pulled, self.resets, self._started):
+            for key in [key for key in table if is_selected(key)]:
+                del table[key]
+        self.starting = {key for key in self.starting if not is_selected(key)}
 
     def _remove(self, is_selected: Callable[[str], bool]) -> None:
         for table in (self.table.offsets, self.generations):
             for key in [key for key in table if is_selected(key)]:
                 del table[key]
                 self.changes += 1
-
-
-def _delete_keys(
-    table: dict[tuple[str, str, int], int], is_selected: Callable[[tuple[str, str, int]], bool]
-) -> None:
-    for key in [key for key in table if is_selected(key)]:
-        del table[key]
 
 
 def _check(queue_id: int, number: int) -> None:

@@ -14,7 +14,7 @@ from actors.broker.parts import BrokerParts
 def build_metrics(parts: BrokerParts) -> Capability:
     """Return a Capability without requests, which adds the figures to the broker's."""
     loop, tables, clock = parts.loop, parts.tables, parts.clock
-    lags = Lags(loop.store, loop.reads, tables, clock)
+    lags = Lags(loop.store, loop.reads, tables, parts.groups.progress, clock)
     return Capability(
         figures=(
             *message_figures(loop.stats, tables),

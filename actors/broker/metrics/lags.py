@@ -4,8 +4,9 @@
                                  ▲           ▲
                    lag latency ──┘           └── queueing latency: age of the first message there
 
-The groups are those with committed offsets. Groups without connected members are included, unlike in
-RocketMQ: their lag grows, so an alert must see it.
+`GroupProgress` decides which groups and topics count, and where a group without a committed offset begins.
+Groups without connected members are included, unlike in RocketMQ: their lag grows, so an alert must see it.
+If the begin of one queue is unknown, so is the lag of the topic, and it has no sample.
 
 Store times ascend with the position in the CommitLog. So of the first messages of all queues, the one with
 the lowest position is the oldest, and only its record is read. Positions are read from the files of the
@@ -17,12 +18,13 @@ if there are many groups: a queue that stands still is soon known.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from heapq import nlargest
 from operator import itemgetter
 from typing import NamedTuple
 
+from actors.broker.group.group_progress import GroupProgress
 from actors.broker.loop.reads import Reads
 from actors.broker.metadata.tables import BrokerTables
 from actors.broker.metric_labels import GROUP_LABELS, of_group
@@ -72,10 +74,13 @@ _Rest = tuple[int, int, int]
 class Lags:
     """The lags of all groups on one broker, computed in slices by `refresh`."""
 
-    def __init__(self, store: MessageStore, reads: Reads, tables: BrokerTables, clock: Clock) -> None:
+    def __init__(
+        self, store: MessageStore, reads: Reads, tables: BrokerTables, progress: GroupProgress, clock: Clock
+    ) -> None:
         self._store = store
         self._reads = reads
         self._tables = tables
+        self._progress = progress
         self._clock = clock
         self._lock = asyncio.Lock()
         self._computed: list[Lag] = []
@@ -95,26 +100,33 @@ class Lags:
             begin_ns = self._slice_ns = self._clock.monotonic_ns()
             if begin_ns < self._next_ns:
                 return
-            computed, groups = [], list(self._tables.offsets.table.offsets.items())
-            self._reads_max = max(min(READS_MAX, READS_PER_REFRESH // max(len(groups), 1)), 1)
-            for key, committed in groups:
+            computed, by_group = [], self._progress.topics_by_group()
+            rows = [(topic, group) for group, topics in by_group.items() for topic in topics]
+            self._reads_max = max(min(READS_MAX, READS_PER_REFRESH // max(len(rows), 1)), 1)
+            for topic, group in rows:
                 await self._pause()
-                topic, _, group = key.partition("@")
-                if (config := self._tables.topics.find(topic)) is not None:
-                    computed.append(await self._lag(topic, group, committed, config.read_queue_nums))
+                config = self._tables.topics.find(topic)
+                if config is not None and self._progress.keeps_offsets(group):
+                    lag = await self._lag(topic, group, config.read_queue_nums)
+                    computed += [] if lag is None else [lag]
             self._known, self._seen = self._seen, {}
             self._computed, end_ns = computed, self._clock.monotonic_ns()
             kept_ns = max((end_ns - begin_ns) * KEPT_FACTOR, LAGS_KEPT_NS)
             self._next_ns = end_ns + min(kept_ns, LAGS_KEPT_MAX_NS)
 
-    async def _lag(self, topic: str, group: str, committed: Mapping[int, int], queues: int) -> Lag:
-        pulled, in_flight, ready = self._tables.offsets.pulled, 0, 0
+    async def _lag(self, topic: str, group: str, queues: int) -> Lag | None:
+        offsets, in_flight, ready = self._tables.offsets, 0, 0
+        committed, pulled, claimed = offsets.of_group(group, topic), offsets.pulled, offsets.claimed
         acknowledged_to: list[_Rest] = []
         delivered_to: list[_Rest] = []
         for queue_id, end in enumerate(self._store.max_offsets(topic, queues)):
             if queue_id % QUEUES_PER_CHECK == QUEUES_PER_CHECK - 1:
                 await self._pause()
-            acknowledged = committed.get(queue_id, 0)
+            acknowledged = committed.get(queue_id)
+            if acknowledged is None and (acknowledged := await self._begin(group, topic, queue_id)) is None:
+                return None
+            if claimed:
+                in_flight += claimed[topic, group, queue_id]
             if acknowledged >= end:
                 continue
             acknowledged_to.append((end - acknowledged, queue_id, acknowledged))
@@ -130,6 +142,13 @@ class Lags:
         unacknowledged_ms = await self._oldest_ms(topic, acknowledged_to)
         ready_ms = await self._oldest_ms(topic, delivered_to) if in_flight else unacknowledged_ms
         return Lag(topic, group, in_flight, ready, unacknowledged_ms, ready_ms)
+
+    async def _begin(self, group: str, topic: str, queue_id: int) -> int | None:
+        await self._pause()
+        try:
+            return await self._reads.read(partial(self._progress.begin, group, topic, queue_id))
+        except (StoreError, Refused):
+            return None
 
     async def _oldest_ms(self, topic: str, rests: Sequence[_Rest]) -> int | None:
         """Return the store time of the oldest of the first messages of the rests; None if it is unknown."""

@@ -40,7 +40,7 @@ def build_pop(parts: BrokerParts) -> Capability:
     retries = Retries(settings, store, tables, counts)
     reviver = Reviver(store, loop.reads, offsets, claims, log, retries, waits.wake, loop.server.request_tick)
     revive_log = ReviveLog(settings, store, loop.reads, offsets, clock, log, reviver, waits.wake, counts)
-    popping = Popping(settings, store, reader, topics, offsets, claims, orders, clock)
+    popping = Popping(settings, store, reader, parts.groups.progress, topics, offsets, claims, orders, clock)
     pops = Pops(settings, reader, loop.reads, topics, popping, waits, parts.popping, clock)
     acks = PopAcks(settings, store, topics, offsets, claims, orders, log, revive_log, clock)
     master, supervisor = frozenset({Role.MASTER}), parts.supervisor

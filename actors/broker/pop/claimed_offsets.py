@@ -21,4 +21,4 @@ class ClaimedOffsets:
 
     def count_safe(self, queue: ClaimQueue, change: int) -> None:
         """Note that `change` more (or fewer) claimed messages are before the committed offset."""
-        self._offsets.count_claimed(queue.topic, queue.group, change)
+        self._offsets.count_claimed(*queue, change)

@@ -15,6 +15,7 @@ from struct import Struct
 from typing import Final, NamedTuple
 
 from actors.broker.broker_settings import BrokerSettings
+from actors.broker.group.group_progress import GroupProgress
 from actors.broker.metadata.consumer_offsets import ConsumerOffsets
 from actors.broker.metadata.topics import REVIVE_QUEUES, Topics
 from actors.broker.pop.claims import ClaimQueue, Claims
@@ -89,6 +90,7 @@ class Popping:
         settings: BrokerSettings,
         store: MessageStore,
         reader: QueueReader,
+        progress: GroupProgress,
         topics: Topics,
         offsets: ConsumerOffsets,
         claims: Claims,
@@ -98,6 +100,7 @@ class Popping:
         self._settings = settings
         self._store = store
         self._reader = reader
+        self._progress = progress
         self._topics = topics
         self._offsets = offsets
         self._claims = claims
@@ -258,7 +261,7 @@ class Popping:
                 return self._store.min_offset(topic, queue_id)
             self._claims.forget(queue)
             self._orders.forget(queue)
-            committed = self._initial(queue, starts_at_end=request.starts_at_end)
+            committed = self._progress.pop_begin(topic, queue_id, at_end=request.starts_at_end)
             offsets.commit(group, topic, queue_id, committed)
         if request.order:
             return None if self._orders.is_blocked(queue, request.attempt_id) else committed
@@ -276,15 +279,6 @@ class Popping:
                 "pop_in_flight_limit", group=group, topic=topic, limit=IN_FLIGHT_MAX,
                 remedy="ack messages, or pop with a shorter invisible time",
             )  # fmt: skip
-
-    def _initial(self, queue: ClaimQueue, *, starts_at_end: bool) -> int:
-        """Return the first offset of a group without a committed one (RocketMQ's getInitOffset)."""
-        first = self._store.min_offset(queue.topic, queue.queue_id)
-        if not starts_at_end or queue.topic.startswith(RETRY_TOPIC_PREFIX):
-            return first
-        if first == 0 and self._settings.consume_new_topics_from_start:
-            return 0
-        return max(self._store.max_offset(queue.topic, queue.queue_id) - 1, first)
 
     def _move(self, queue: ClaimQueue, offset: int) -> None:
         self._claims.reset(queue, offset)

@@ -197,7 +197,7 @@ class ReviveLog:
         is_own = point.key in self._log.own
         queue.pending[point.key] = _Pending(point, revive_offset, is_open, is_own)
         if not is_own:
-            self._offsets.count_claimed(point.key.topic, point.key.group, len(is_open))
+            self._offsets.count_claimed(*point.key[:3], len(is_open))
 
     def _finish(self, pending: _Pending, offsets: Iterable[int]) -> None:
         """Note that messages are acked, revived or forgotten."""
@@ -205,7 +205,7 @@ class ReviveLog:
             if offset in pending.open:
                 del pending.open[offset]
                 if not pending.is_own:  # else `Claims` counts it
-                    self._offsets.count_claimed(pending.point.key.topic, pending.point.key.group, -1)
+                    self._offsets.count_claimed(*pending.point.key[:3], -1)
 
     async def _handle_due(self, queue: _ReviveQueue) -> None:
         done: int | None = None

@@ -254,6 +254,8 @@ class Puller:
         return wait_ms if self._settings.long_polling else min(wait_ms, SHORT_POLLING_MS)
 
     def _respond_or_hold(self, request: PullRequest) -> None:
+        if self._offsets.starting:
+            self._offsets.note_start(request.consumer.group, *request.key, request.offset)
         if self._reader.can_read(request.key, request.offset):
             self._read_or_hold(request)
         else:

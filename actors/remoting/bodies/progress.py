@@ -4,7 +4,9 @@ Class and field names are RocketMQ's (`org.apache.rocketmq.remoting.protocol.bod
 """
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, Final
+
+from msgspec import UNSET, UnsetType
 
 from actors.remoting.bodies.body import (
     Body,
@@ -19,8 +21,11 @@ from actors.remoting.bodies.body import (
     wire,
 )
 from actors.remoting.command import Buffer
-from actors.remoting.header import AnyListOf, AnyTableOf, Group, Long
+from actors.remoting.header import AnyListOf, AnyTableOf, Group, Long, Name
 from store.message.message_queue import MessageQueue
+
+EXPECTED: Final = "expected"
+UNKNOWN: Final = "unknown"
 
 
 class _OfQueues(ShapedBody):
@@ -58,22 +63,55 @@ class OffsetWrapper(Body):
     """Committed and pulled offset of a group in one queue, and the queue's maximum offset.
 
     `last_timestamp` is the store timestamp of the last consumed message in milliseconds.
+
+    RayMQ's brokers add fields where they are needed, which RocketMQ's tools ignore. `origin` says what
+    `consumer_offset` is if the group has not committed one: EXPECTED, where the group would start, or
+    UNKNOWN; `first_timestamp` is the store timestamp of the first message that it would get. `claimed` is the
+    number of messages before `consumer_offset` that are popped and not acknowledged.
     """
 
     broker_offset: Long = 0
     consumer_offset: Long = 0
     pull_offset: Long = 0
     last_timestamp: Long = 0
+    origin: Name | UnsetType = wire(name="raymqOrigin", default=UNSET)
+    first_timestamp: Long | UnsetType = wire(name="raymqFirstTimestamp", default=UNSET)
+    claimed: Long | UnsetType = wire(name="raymqClaimed", default=UNSET)
 
     @property
-    def lag(self) -> int:
-        """The number of messages after the committed offset."""
-        return self.broker_offset - self.consumer_offset
+    def committed(self) -> int | None:
+        """The committed offset, or None without one."""
+        return self.consumer_offset if self.origin is UNSET else None
 
     @property
-    def in_flight(self) -> int:
-        """The number of messages that are pulled but not committed."""
-        return self.pull_offset - self.consumer_offset
+    def behind_since_ms(self) -> int | None:
+        """Store time of the last message consumed, or of the first one if the group has not consumed any.
+
+        None without lag, or if it is unknown.
+        """
+        since_ms = self.last_timestamp if self.first_timestamp is UNSET else self.first_timestamp
+        return since_ms if self.lag and since_ms > 0 else None
+
+    @property
+    def lag(self) -> int | None:
+        """The number of messages that the group has not acknowledged; None if it is unknown."""
+        if self.origin == UNKNOWN:
+            return None
+        return max(self.broker_offset - self.consumer_offset, 0) + self._claimed
+
+    @property
+    def in_flight(self) -> int | None:
+        """The number of messages that are delivered but not acknowledged; None if it is unknown.
+
+        RocketMQ's list of all groups has no pulled offsets: they are 0 there.
+        """
+        if self.origin == UNKNOWN or self.pull_offset < self.consumer_offset:
+            return None
+        return self.pull_offset - self.consumer_offset + self._claimed
+
+    @property
+    def _claimed(self) -> int:
+        return 0 if self.claimed is UNSET else self.claimed
 
 
 class ConsumeStats(_OfQueues):
@@ -83,14 +121,11 @@ class ConsumeStats(_OfQueues):
     consume_tps: float = 0.0
 
     @property
-    def lag(self) -> int:
-        """The sum of the lags of all queues."""
-        return sum(offset.lag for offset in self.offsets.values())
-
-    @property
-    def in_flight(self) -> int:
-        """The number of messages in flight in all queues."""
-        return sum(offset.in_flight for offset in self.offsets.values())
+    def lag(self) -> int | None:
+        """The sum of the lags of all queues; None if one is unknown, or without queues."""
+        found = [each.lag for each in self.offsets.values()]
+        known = [each for each in found if each is not None]
+        return sum(known) if found and len(known) == len(found) else None
 
 
 class _ConsumeStatsList(Body):
@@ -105,13 +140,13 @@ def encode_consume_stats_list(groups: Mapping[str, Iterable[ConsumeStats]], addr
     `groups` has the tables of each group, one per topic; `address` is that of the broker.
     """
     rows = {group: list(stats) for group, stats in groups.items()}
-    everything = [stats for stats_of_group in rows.values() for stats in stats_of_group]
+    offsets = [each for group in rows.values() for stats in group for each in stats.offsets.values()]
     return encode_json(
         {
             "brokerAddr": address,
             "consumeStatsList": [{group: [each.to_json() for each in rows[group]]} for group in rows],
-            "totalDiff": _as_long(sum(stats.lag for stats in everything)),
-            "totalInflightDiff": _as_long(sum(stats.in_flight for stats in everything)),
+            "totalDiff": _as_long(sum(each.broker_offset - each.consumer_offset for each in offsets)),
+            "totalInflightDiff": _as_long(sum(each.pull_offset - each.consumer_offset for each in offsets)),
         }
     )
 

@@ -56,7 +56,8 @@ def describe(
             out.table("members", _MEMBER_COLUMNS, facts["members"])
             for name, expression in found.subscriptions.items():
                 out.line(f"subscribes to {name}: {expression}")
-        out.line(f"lag: {found.lag:,}; consume TPS of the last minute: {found.tps:,.1f}")
+        lag = "unknown" if found.lag is None else f"{found.lag:,}"
+        out.line(f"lag: {lag}; consume TPS of the last minute: {found.tps:,.1f}")
         waiting = f"retries that wait in the retry topic: {found.retries:,}"
         out.line(f"{waiting}; dead letters: {found.dead_letters:,}")
 

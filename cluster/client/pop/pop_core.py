@@ -31,6 +31,7 @@ from actors.remoting.codes import RequestCode, ResponseCode
 from actors.remoting.command import RemotingCommand
 from actors.remoting.headers import UnregisterClientHeader
 from cluster.client.errors import BrokerUnreachable, ClientError, ConfigInvalid, DataDamaged, refused
+from cluster.client.group.group_session import CONSUME_FROM
 from cluster.client.message_selector import MessageSelector
 from cluster.client.namespaces import Namespace
 from cluster.client.pop.pop_config import PopConfig
@@ -146,7 +147,10 @@ class PopCore:
     def _heartbeat(self) -> HeartbeatData:
         """Return a heartbeat that makes this worker a member of its group, without queues of its own."""
         subscriptions = list(self._subscriptions.values())
-        consumer = ConsumerData(self.config.group, consume_type=CONSUME_POP, subscriptions=subscriptions)
+        where = CONSUME_FROM[self.config.consume_from]
+        consumer = ConsumerData(
+            self.config.group, CONSUME_POP, consume_from_where=where, subscriptions=subscriptions
+        )
         return HeartbeatData(self.instance.client_id, [consumer])
 
     async def _subscribe(self, topic: str, selector: MessageSelector) -> None:

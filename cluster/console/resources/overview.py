@@ -66,7 +66,7 @@ class OverviewResources:
         """Return rates, lag, disks, brokers and warnings of the last sample. Raises ClientError, ApiError."""
         self._rights.check_sees_cluster(admin)
         sample, now_ms = self._sampler.last, self._clock.wall_ms()
-        late = sorted((sample.groups or {}).items(), key=lambda each: -each[1].lag)[:TOP]
+        late = sorted((sample.groups or {}).items(), key=lambda each: -(each[1].lag or 0))[:TOP]
         return Overview(
             sample.at_ms or None,
             *figures(sample),

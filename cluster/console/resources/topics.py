@@ -89,7 +89,7 @@ class TopicResources:
             stored = sample.topics.get(each.topic)
             messages, tps = (stored.messages, stored.tps) if stored else (None, None)
             of_topic = groups.get(each.topic, []) if sampled is not None else None
-            highest = max((group.lag or 0 for group in of_topic or ()), default=None)
+            highest = max((each.lag for each in of_topic or () if each.lag is not None), default=None)
             known = (each.topic, each.kind, each.queues, each.perm, each.brokers)
             rows.append(TopicRow(*known, messages, tps, of_topic, highest))
         return listing(rows, match, sort, page, size, lambda row: row.topic, SORTABLE)

@@ -11,7 +11,6 @@ from cluster.client import Admin, MessageQueue, Producer
 from cluster.console.history import HOUR_POINTS, History
 from cluster.console.sampler import FOLLOWED_MAX, Sampler, figures
 from cluster.views.brokers import BrokerLoad, BrokerView
-from cluster.views.offsets import in_flight
 from cluster.views.samples import GroupSample, Sample, TopicLag
 from cluster.views.warnings import notices
 from tests.cluster.client.conftest import Cluster
@@ -104,7 +103,7 @@ def test_number_of_histories_is_bounded(admin: Admin, clock: ClockAtRest) -> Non
 def test_messages_in_flight_are_unknown_where_no_offset_of_a_pull_is_reported() -> None:
     """RocketMQ's list of all groups has the offsets of commits only."""
     committed, pulled = OffsetWrapper(9, 5, 0), OffsetWrapper(9, 5, 7)
-    assert (in_flight([pulled]), in_flight([pulled, committed]), in_flight([])) == (2, None, 0)
-    topics = {"t": TopicLag(4, in_flight([pulled]), 5), "u": TopicLag(4, in_flight([committed]), 5)}
+    assert (pulled.in_flight, committed.in_flight) == (2, None)
+    topics = {"t": TopicLag(4, pulled.in_flight, 5), "u": TopicLag(4, committed.in_flight, 5)}
     groups = {"g": GroupSample(topics, None)}
     assert figures(Sample(at_ms=1, groups=groups))[2:4] == (8, None)

@@ -56,7 +56,7 @@ def test_offset_view_previews_a_reset_and_a_clone(admin: Admin, topic: str) -> N
         targets = offsets.offsets_at(admin, topic, position)
         assert offsets.preview(admin, group, targets) == [offsets.OffsetChange(topic, "a", 0, 1, offset)]
     cloned = offsets.preview_clone(admin, group, "another", topic)
-    assert cloned == [offsets.OffsetChange(topic, "a", 0, 0, 1)]
+    assert cloned == [offsets.OffsetChange(topic, "a", 0, None, 1)]
     assert admin.committed_offsets(group, topic) == {queue: 1}
 
 

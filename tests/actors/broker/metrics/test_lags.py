@@ -62,8 +62,8 @@ def test_lags_are_kept_longer_the_longer_they_take(tmp_path: Path) -> None:
     async def story(peer: Peer) -> None:
         await sent(peer, "T", 5)
         await peer.commit("CG", "T", 1)
-        loop, clock = peer.broker.graph.loop, TickingClock()
-        lags = Lags(loop.store, loop.reads, peer.broker.graph.tables, clock)
+        graph, clock = peer.broker.graph, TickingClock()
+        lags = Lags(graph.loop.store, graph.loop.reads, graph.tables, graph.groups.progress, clock)
         await lags.refresh()
         assert [lag.in_flight + lag.ready for lag in lags] == [4]
         await peer.commit("CG", "T", 3)

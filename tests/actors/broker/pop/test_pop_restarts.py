@@ -8,7 +8,9 @@ from pathlib import Path
 from actors.broker.broker_settings import BrokerSettings
 from actors.broker.pop.claims import STAY_MS
 from actors.broker.pop.revive_log import REVIVE_GROUP
-from actors.remoting.codes import ResponseCode
+from actors.remoting.admin_headers import ConsumeStatsHeader
+from actors.remoting.bodies.progress import ConsumeStats
+from actors.remoting.codes import RequestCode, ResponseCode
 from store.message.pop_records import CheckPoint, ClaimAck
 from tests.actors.broker.brokers import Peer, settings_of, with_broker
 from tests.actors.broker.pop.pops import (
@@ -148,6 +150,13 @@ def test_long_claim_is_stored_and_survives_a_kill(tmp_path: Path) -> None:
         await eventually_async(is_stored)
         (progress,) = (await peer.broker.drain.progress())["groups"]
         assert (progress["group"], progress["topics"]) == (GROUP, {"T": 3})
+        body = (await peer.ask(RequestCode.GET_CONSUME_STATS, ConsumeStatsHeader(GROUP).to_ext())).body
+        stats = ConsumeStats.decode(body)
+        assert (stats.lag, [each.in_flight for each in stats.offsets.values() if each.lag]) == (3, [3])
+        (figure,) = (each for each in peer.broker.graph.figures if each.name == "lag_by_group")
+        assert figure.refresh is not None
+        await figure.refresh()
+        assert samples(peer, figure.name)["T", GROUP, "false", "false"] == 3
         await ack(peer, claimed[0])
         store = peer.broker.graph.loop.store
         end = store.positions.written
