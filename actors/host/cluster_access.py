@@ -4,8 +4,8 @@ All processes of a cluster read the inner user's credentials from a file (settin
 and sign the requests that they send to each other:
 
     rebalancer   accepts only requests of the inner user; clients never connect to it
-    nameserver   serves routes and other reads to every client, as in RocketMQ; changes need the inner user or
-                 a user of its `access_file`
+    nameserver   serves routes and the kv config to every client, as in RocketMQ; the rest needs the inner
+                 user or a user of its `access_file`
     broker       accepts the inner user as a super user, and the users of its AccessFile
 """
 
@@ -38,7 +38,7 @@ class AccessSettings(TlsSettings):
         default=False, validation_alias=AliasChoices("authentication_enabled", "authenticationEnabled")
     )
     """Whether requests must be signed by a known user (RocketMQ's AccessKey and Signature). A nameserver
-    requires signatures only for changes, a rebalancer for all requests.
+    requires signatures for changes and its settings, a rebalancer for all requests.
     """
     inner_credentials_file: Path | None = None
     """Absolute path of a file of mode 0600 with the lines `AccessKey=…` and `SecretKey=…`. The processes of

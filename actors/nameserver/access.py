@@ -1,9 +1,10 @@
 """Access control of one nameserver, built from its settings.
 
-Every client may read routes and the kv config. A change needs a signature of the inner user, or of a user in
+Every client may read routes and the kv config. The rest needs a signature of the inner user, or of a user in
 the `access_file` whose policies allow it: `Update` on the cluster for write permissions and the kv config,
-`Delete` on a topic to delete it. Only the inner user registers and unregisters brokers, unless
-`users_register_brokers` is true: what a nameserver lists is a process of the cluster.
+`Get` on it for the settings, which name files, `Delete` on a topic to delete it. Only the inner user
+registers and unregisters brokers, unless `users_register_brokers` is true: what a nameserver lists is a
+process of the cluster.
 """
 
 from collections.abc import Sequence
@@ -16,23 +17,34 @@ from actors.access.signatures import SignatureCheck
 from actors.host.cluster_access import InnerUserOnly, inner_signer
 from actors.nameserver.nameserver_settings import NameserverSettings
 from actors.remoting.chain import Step
+from actors.remoting.codes import RequestCode
 from actors.remoting.request import RequestContext
-from actors.remoting.targets import Action
 from store.clock import Clock
 from store.store_errors import StoreError
 
-_READS: Final = frozenset({Action.GET, Action.LIST})
+PUBLIC: Final = frozenset(
+    {
+        RequestCode.GET_ROUTEINFO_BY_TOPIC,
+        RequestCode.GET_BROKER_CLUSTER_INFO,
+        RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER,
+        RequestCode.GET_TOPICS_BY_CLUSTER,
+        RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS,
+        RequestCode.GET_KV_CONFIG,
+        RequestCode.GET_KVLIST_BY_NAMESPACE,
+    }
+)
+"""Requests that need no right; `docs/security.md` lists what they reveal."""
 
 
-class ForChanges:
-    """Step of the request chain that applies other steps only to requests that change something."""
+class UnlessPublic:
+    """Step of the request chain that applies other steps to all requests that are not PUBLIC."""
 
     def __init__(self, steps: Sequence[Step]) -> None:
         self._steps = steps
 
     def __call__(self, context: RequestContext) -> None:
-        """Apply the steps unless all targets of the request are read. Raises Refused if a step does."""
-        if not all(target.action in _READS for target in context.row.targets(context)):
+        """Apply the steps unless the request is public. Raises Refused if a step does."""
+        if context.row.code not in PUBLIC:
             for step in self._steps:
                 step(context)
 
@@ -62,9 +74,9 @@ def build_access(settings: NameserverSettings, clock: Clock) -> NameserverAccess
         return NameserverAccess((), None)
     check = SignatureCheck(clock, settings.signature_window_ms)
     if path is None:
-        return NameserverAccess((ForChanges((InnerUserOnly(inner, check),)),), None)
+        return NameserverAccess((UnlessPublic((InnerUserOnly(inner, check),)),), None)
     file = AccessFile(path)
     file.load()
     users = Users(file, inner)
     steps = (Authentication(users, check), Authorization(users, file, settings.cluster_name))
-    return NameserverAccess((ForChanges(steps),), file)
+    return NameserverAccess((UnlessPublic(steps),), file)

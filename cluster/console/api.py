@@ -132,7 +132,8 @@ class Api:
         token = request.cookies.get(COOKIE)
         user = await self.in_thread(lambda: self._access.user_of(token))
         settings, is_required = self._settings, self._access.is_required
-        found = {"user": user, "login_required": is_required, "nameservers": self._nameservers}
+        nameservers = None if user is None else self._nameservers
+        found = {"user": user, "login_required": is_required, "nameservers": nameservers}
         return _json(found | {"read_only": settings.read_only, "bodies": settings.bodies})
 
     async def _login(self, request: web.Request) -> web.Response:

@@ -10,6 +10,7 @@ import pytest
 
 from actors.access.access_file import AccessFile
 from actors.access.users import AccessTable
+from actors.nameserver.access import PUBLIC
 from actors.nameserver.nameserver_settings import NameserverSettings
 from actors.nameserver.service import NameserverService, build_nameserver
 from actors.remoting.bodies.access import AclInfo, PolicyEntryInfo, PolicyInfo, UserInfo
@@ -125,17 +126,25 @@ def test_each_change_needs_a_permitted_user(tmp_path: Path) -> None:
 
 def test_all_changes_of_the_request_table_are_tested() -> None:
     nameserver = build_nameserver(NameserverSettings(listen_port=0), SystemClock())
-    reads = {
-        RequestCode.GET_ROUTEINFO_BY_TOPIC,
-        RequestCode.GET_BROKER_CLUSTER_INFO,
-        RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER,
-        RequestCode.GET_TOPICS_BY_CLUSTER,
-        RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS,
-        RequestCode.GET_KV_CONFIG,
-        RequestCode.GET_KVLIST_BY_NAMESPACE,
-        RequestCode.GET_NAMESRV_CONFIG,
-    }
+    reads = PUBLIC | {RequestCode.GET_NAMESRV_CONFIG}
     assert set(nameserver.server.chain.table.rows) == reads | OF_BROKERS | set(CHANGES)
+
+
+def test_settings_need_a_permitted_user(tmp_path: Path) -> None:
+    """They name the files of credentials and users."""
+
+    async def story(file: AccessFile, ask: Ask) -> None:
+        await file.change(permit("alice", "Cluster:DefaultCluster", "Get"))
+        await file.change(permit("bob", "Topic:*", "Pub", "Sub", "Get", "List"))
+
+        async def is_loaded() -> bool:
+            return await ask("alice", RequestCode.GET_NAMESRV_CONFIG, {}) == 0
+
+        await eventually_async(is_loaded)
+        for user in (None, "bob"):
+            assert await ask(user, RequestCode.GET_NAMESRV_CONFIG, {}) == DENIED
+
+    with_users(story, tmp_path)
 
 
 def test_only_the_inner_user_registers_brokers(tmp_path: Path) -> None:
