@@ -45,7 +45,7 @@ def write_dataset(
 
     Args:
         dataset: The dataset to write.
-        topic: The topic to write to. It must exist.
+        topic: The topic to write to. A new one is created by the first send, if `auto_create_topics` is set.
         nameservers: "host:port;host:port", a list, or None for the value of the environment or the default.
         body: Column of the message bodies. This and the other columns contain strings, bytes or integers.
         key: Column of the message keys, which the brokers index. Null means no key.
@@ -65,7 +65,7 @@ def write_dataset(
         TopicNotEmpty: `mode` is "errorifexists" and the topic contains messages.
         WriteFailed: A task failed. The job is not committed.
         CommitFailed: All rows are stored, but it is unknown whether the job is committed.
-        ClientError: The topic does not exist, or a broker cannot be reached.
+        ClientError: The topic does not exist and is not created, or a broker cannot be reached.
     """
     columns = WriteColumns(body, key, tag, sharding_key, properties, delay)
     if known := dataset.schema(fetch_if_missing=False):  # else each task checks its blocks

@@ -6,6 +6,7 @@ The commit stores a write manifest (`jobs.reading.write_manifest`).
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from cluster.client import Admin, Producer, SelectMessageQueueByRandom
@@ -14,8 +15,9 @@ from cluster.client.errors import ClientError, TopicNotFound
 from jobs.job_errors import CommitFailed, TopicNotEmpty
 from jobs.option_values import as_choice
 from jobs.reading.describe import describe_topic
+from jobs.reading.splits import QueueState
 from jobs.reading.write_manifest import WRITE_MANIFEST_TOPIC, WriteManifest, encode_parts, merge_ranges
-from jobs.writing.partition_writer import PartitionReceipt
+from jobs.writing.partition_writer import WRITER_GROUP, PartitionReceipt
 from jobs.writing.write_job import WriteJob
 
 MANIFEST_GROUP = "RAYMQ_WRITE_MANIFESTS"
@@ -42,12 +44,12 @@ class WriteReceipt:
 def prepare_topic(job: WriteJob, mode: str) -> None:
     """Check the mode and the topic of a job, and create the manifest topic if it does not exist.
 
-    The driver calls this before the first task starts. Raises `OptionInvalid` if the mode is unknown,
-    `TopicNotEmpty` if the mode requires an empty topic, and `cluster.client.ClientError`, for example
-    TopicNotFound.
+    The driver calls this before the first task starts. A topic that does not exist is created by the first
+    send to it. Raises `OptionInvalid` if the mode is unknown, `TopicNotEmpty` if the mode requires an empty
+    topic, and `cluster.client.ClientError`: TopicNotFound if the brokers do not create topics automatically.
     """
     mode = as_choice("mode", mode, MODES)
-    states = describe_topic(job.nameservers, job.topic)
+    states = _states_of(job)
     if mode == "errorifexists":
         count = sum(state.max_offset - state.min_offset for state in states)
         if count:
@@ -56,6 +58,15 @@ def prepare_topic(job: WriteJob, mode: str) -> None:
                 " topic: use another topic, or mode='append'"
             )
     ensure_manifest_topic(job.nameservers)
+
+
+def _states_of(job: WriteJob) -> list[QueueState]:
+    """Return the queues of the topic of a job; none of a topic that the first send will create."""
+    with suppress(TopicNotFound):
+        return describe_topic(job.nameservers, job.topic)
+    with Producer(job.nameservers, WRITER_GROUP) as producer:
+        producer.queues(job.topic)
+    return []
 
 
 def commit(job: WriteJob, receipts: Sequence[PartitionReceipt]) -> WriteReceipt:
