@@ -58,7 +58,7 @@ from actors.remoting.headers import (
 )
 from actors.remoting.in_process import InProcessConnection
 from actors.remoting.raymq_requests import SplitsBody
-from actors.remoting.remoting_errors import Closed, Refused
+from actors.remoting.remoting_errors import Closed, Refused, without_paths
 from actors.remoting.request import REMARK_CHARS_MAX, RequestContext
 from actors.remoting.server import RemotingServer
 from actors.remoting.signing import Credentials, CredentialsInvalid, Signer
@@ -157,7 +157,8 @@ def reply(fields: Mapping[str, object]) -> bytes:
 
 def refusal(error: Refused) -> bytes:
     """Encode a reply with the code and remark of an error."""
-    return bytes(msgpack.packb({"v": VERSION, "code": error.code, "remark": error.remark[:REMARK_CHARS_MAX]}))
+    remark = without_paths(error.remark[:REMARK_CHARS_MAX])
+    return bytes(msgpack.packb({"v": VERSION, "code": error.code, "remark": remark}))
 
 
 class HandleApi:

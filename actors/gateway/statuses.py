@@ -7,7 +7,7 @@ from typing import Final
 
 from actors.gateway.proto.definition_pb2 import OK, Code, Status
 from actors.remoting.codes import ResponseCode
-from actors.remoting.remoting_errors import Refused, RemotingError, TimedOut
+from actors.remoting.remoting_errors import Refused, RemotingError, TimedOut, without_paths
 
 _OF_BROKER: Final[Mapping[int, Code]] = {
     ResponseCode.SYSTEM_BUSY: Code.TOO_MANY_REQUESTS,
@@ -49,7 +49,7 @@ def status_of(error: RpcFailed | Refused | RemotingError) -> Status:
     if isinstance(error, Refused):
         return broker_status(error.code, error.remark)
     code = Code.PROXY_TIMEOUT if isinstance(error, TimedOut) else Code.INTERNAL_SERVER_ERROR
-    return Status(code=code, message=str(error))
+    return Status(code=code, message=without_paths(str(error)))
 
 
 def status_of_handle(error: RpcFailed | Refused | RemotingError, invalid: Code) -> Status:

@@ -25,7 +25,7 @@ from actors.remoting.frame import CodeMarks
 from actors.remoting.hub import Hub
 from actors.remoting.input_queue import InputQueue
 from actors.remoting.output_buffer import OutputBuffer
-from actors.remoting.remoting_errors import Closed, ProtocolError
+from actors.remoting.remoting_errors import Closed, ProtocolError, without_paths
 from actors.remoting.slices import Slices
 from store.clock import NS_PER_MS
 from store.logs import get_logger
@@ -110,6 +110,8 @@ class Connection(asyncio.BufferedProtocol):
         """Encode the command now and write it at the end of the turn. Dropped if the connection is closed."""
         if self.is_closed:
             return
+        if command.remark:
+            command.remark = without_paths(command.remark)
         if self._output.is_empty:
             self.hub.mark_dirty(self)
         self._output.append(command)

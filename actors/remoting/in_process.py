@@ -8,7 +8,7 @@ from collections.abc import Callable
 from actors.remoting.command import RemotingCommand
 from actors.remoting.connection import Connection, Service
 from actors.remoting.hub import Hub
-from actors.remoting.remoting_errors import Closed
+from actors.remoting.remoting_errors import Closed, without_paths
 
 
 class InProcessConnection(Connection):
@@ -65,9 +65,8 @@ class InProcessConnection(Connection):
         if waiting is not None and not waiting.done():
             # Copied: one response object may serve many requests, and parts are slices of mapped files.
             body = b"".join((command.body, *command.parts))
-            waiting.set_result(
-                RemotingCommand.response(command.code, command.remark, dict(command.ext), body)
-            )
+            remark = command.remark and without_paths(command.remark)
+            waiting.set_result(RemotingCommand.response(command.code, remark, dict(command.ext), body))
 
     def _fail_requests(self) -> None:
         for response in self._responses.values():

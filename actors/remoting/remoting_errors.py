@@ -1,4 +1,14 @@
-"""Errors of the remoting layer: refused requests, invalid frames and missing responses."""
+"""Errors of the remoting layer: refused requests, invalid frames and missing responses; and their texts."""
+
+import re
+from typing import Final
+
+from store.logs import get_logger
+
+_log = get_logger(__name__)
+
+_PATH: Final = re.compile(r"(?<![\w/:.…])(?:/[^\s/:;,'\"()\[\]{}<>]+)+/?")
+"""An absolute path, but no part of a URL, of a relative path or of a fraction."""
 
 
 class Refused(Exception):
@@ -54,3 +64,21 @@ class TimedOut(RemotingError):
 
 class Closed(RemotingError):
     """The connection was closed before the response arrived; the request may have been processed."""
+
+
+def without_paths(text: str) -> str:
+    """Return a text for a peer, with `…/NAME` in place of each path of this machine.
+
+    The log has the whole text, if it has a path.
+    """
+    if "/" not in text:
+        return text
+    found = _PATH.sub(_shortened, text)
+    if found != text:
+        _log.info("path_hidden", text=text)
+    return found
+
+
+def _shortened(match: re.Match[str]) -> str:
+    folder, _, name = match[0].rstrip("/").rpartition("/")
+    return f"…/{name}" if folder else "…"

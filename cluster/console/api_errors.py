@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from actors.remoting.remoting_errors import without_paths
 from cluster.client.errors import (
     BrokerBusy,
     BrokerRefused,
@@ -56,5 +57,5 @@ def api_error(error: ClientError | MessageInvalid) -> ApiError:
         return ApiError(400, str(error), "Correct the value and try again.")
     for kind, status, remedy in _KINDS:
         if isinstance(error, kind):
-            return ApiError(status, str(error), remedy)
-    return ApiError(502, str(error), "Try again.")
+            return ApiError(status, without_paths(str(error)), remedy)
+    return ApiError(502, without_paths(str(error)), "Try again.")

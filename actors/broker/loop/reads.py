@@ -49,7 +49,7 @@ def stored_record(store: MessageStore, offset: int) -> memoryview:
         return store.record_at(offset)
     except StoreError as error:
         raise Refused(
-            ResponseCode.SYSTEM_ERROR, f"no message at CommitLog offset {offset}: {error}"
+            ResponseCode.SYSTEM_ERROR, f"no message at CommitLog offset {offset}: {error.reason}"
         ) from error
 
 

@@ -13,6 +13,7 @@ from typing import Final
 
 from actors.broker.metadata.topics import UNDELIVERED_TOPIC, Topics
 from actors.broker.sending.moved import moved
+from actors.remoting.remoting_errors import without_paths
 from store.logs import get_logger
 from store.message.message import MessageExt
 from store.message_store import MessageStore
@@ -36,7 +37,7 @@ class PutAside:
 
         Raises StoreError if the store refuses appends at present; then the caller tries again later.
         """
-        properties = {**message.properties, REASON: _printable(str(error))}
+        properties = {**message.properties, REASON: _printable(without_paths(str(error)))}
         topic = self._topics.ensure(UNDELIVERED_TOPIC, 1).topic_name
         try:
             self._store.append(moved(message, topic, 0, properties))

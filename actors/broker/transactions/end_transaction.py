@@ -97,7 +97,7 @@ class EndTransaction:
                 return decode_record(self._store.record_at(header.commit_log_offset), check_crc=False)
             except StoreError as error:
                 raise _refusal(
-                    header, f"no half message at CommitLog offset {header.commit_log_offset}: {error}"
+                    header, f"no half message at CommitLog offset {header.commit_log_offset}: {error.reason}"
                 ) from error
 
         self._reads.serve(context, read, lambda half: self._end(context, header, half))

@@ -30,6 +30,7 @@ from actors.gateway.grpc.messages import ENCODINGS, MessageReader
 from actors.gateway.grpc.status import CallFailed, StatusCode, decode_timeout_ns, encode_message
 from actors.remoting.frame import describe_bytes
 from actors.remoting.hub import Hub
+from actors.remoting.remoting_errors import without_paths
 from store.clock import NS_PER_MS
 from store.logs import get_logger
 
@@ -335,7 +336,7 @@ class GrpcConnection(asyncio.BufferedProtocol):
             self._finish(call, error.code, error.message)
         except Exception as error:  # noqa: BLE001 - a bug in one method fails this call only
             _log.error("call_failed", path=call.metadata.get(":path"), peer=self.peer, exc_info=error)
-            self._finish(call, StatusCode.INTERNAL, f"{type(error).__name__}: {error}")
+            self._finish(call, StatusCode.INTERNAL, without_paths(f"{type(error).__name__}: {error}"))
         else:
             self._finish(call, StatusCode.OK, "")
 
