@@ -73,6 +73,10 @@ class Access:
         except ClientError as error:
             _log.debug("console_probe_failed", error=str(error))
 
+    def has_session(self, token: str) -> bool:
+        """Return True if a token is that of a session."""
+        return token in self._sessions
+
     def user_of(self, token: str | None) -> str | None:
         """Return the user of a session; "" if no login is required, None if it is or that is unknown."""
         try:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 import orjson
 from aiohttp import web
@@ -17,6 +16,7 @@ from cluster.console.api_errors import ApiError, api_error
 from cluster.console.changes import Changes
 from cluster.console.console_settings import ConsoleSettings
 from cluster.console.guard import check_host, check_origin
+from cluster.console.lanes import Lane
 from cluster.console.openapi import PREFIX, document
 from cluster.console.rights import no_broker
 from cluster.console.routes import Change, Route, parse
@@ -25,12 +25,11 @@ from store.store_errors import MessageInvalid
 
 _log = get_logger(__name__)
 
-T = TypeVar("T")
 COOKIE = "raymq_console"
-THREADS = 16
-WAITING_MAX = 64
-"""Requests that run or wait for a thread, above which further ones are refused."""
-BODY_BYTES_MAX = 1 << 20
+THREADS, CLIENT_WAITING_MAX = 16, 100
+SEARCH_THREADS, CLIENT_SEARCHES_MAX = 8, 16
+BODY_BYTES_MAX = 64 * 1024
+PARAMETERS_MAX = 50
 _JSON = orjson.OPT_STRICT_INTEGER
 
 
@@ -45,9 +44,8 @@ class Api:
         self._changes = changes
         self._settings = settings
         self._nameservers = ";".join(settings.nameservers)
-        self._threads = ThreadPoolExecutor(THREADS, "console")
-        self.waiting = 0
-        """Requests that run or wait for a thread."""
+        self._pages = Lane("console", THREADS, CLIENT_WAITING_MAX)
+        self._searches = Lane("console-search", SEARCH_THREADS, CLIENT_SEARCHES_MAX)
 
     def handlers(self) -> list[web.RouteDef]:
         """Return the handlers of all paths below the prefix."""
@@ -61,19 +59,15 @@ class Api:
             web.route("*", f"{PREFIX}/{{path:.*}}", self._unknown),
         ]
 
-    async def in_thread(self, work: Callable[[], T]) -> T:
-        """Run blocking work in one of the threads. Raises ApiError (503) if too many requests wait."""
-        if self.waiting >= WAITING_MAX:
-            raise ApiError(503, f"{self.waiting} requests are waiting", "Try again in a few seconds.")
-        self.waiting += 1
-        try:
-            return await asyncio.get_running_loop().run_in_executor(self._threads, work)
-        finally:
-            self.waiting -= 1
+    @property
+    def waiting(self) -> int:
+        """Number of requests that run or wait for a thread."""
+        return self._pages.waiting + self._searches.waiting
 
     def close(self) -> None:
         """Stop the threads after their present work."""
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        self._pages.close()
+        self._searches.close()
 
     @web.middleware
     async def errors(self, request: web.Request, handler: Callable[[web.Request], Any]) -> web.StreamResponse:
@@ -99,7 +93,7 @@ class Api:
     async def _serve(self, route: Route, request: web.Request) -> web.Response:
         check_origin(request, is_change=route.is_change)
         in_path = dict(request.match_info)
-        given = {**await _given(request, has_body=route.method == "POST"), **in_path}
+        given = {**await self._given(request, has_body=route.method == "POST"), **in_path}
         parameters = parse(route.parameters, given, strict=route.method == "POST")
         command = route.command_line(parameters, self._nameservers)
         is_applied = route.is_change and not parameters["dry_run"]
@@ -121,7 +115,8 @@ class Api:
                 self._changes.add(user, result.what, command)
             return result
 
-        return _json({"data": await self.in_thread(work), "command": command})
+        lane = self._searches if route.is_search else self._pages
+        return _json({"data": await lane.run(self._client_of(request), work), "command": command})
 
     async def _openapi(self, request: web.Request) -> web.Response:
         return _json(document(self._routes))
@@ -130,7 +125,7 @@ class Api:
         """Return what the pages must know before a login."""
         check_origin(request, is_change=False)
         token = request.cookies.get(COOKIE)
-        user = await self.in_thread(lambda: self._access.user_of(token))
+        user = await self._pages.run(self._client_of(request), lambda: self._access.user_of(token))
         settings, is_required = self._settings, self._access.is_required
         nameservers = None if user is None else self._nameservers
         found = {"user": user, "login_required": is_required, "nameservers": nameservers}
@@ -138,12 +133,14 @@ class Api:
 
     async def _login(self, request: web.Request) -> web.Response:
         check_origin(request, is_change=True)
-        given = await _given(request, has_body=True)
+        given = await self._given(request, has_body=True)
         user, secret = given.get("user"), given.get("secret")
         if not isinstance(user, str) or not isinstance(secret, str) or len(given) > 2:
             raise ApiError(400, "a login has the fields user and secret, both texts", "Give both.")
         address = request.remote or ""
-        token = await self.in_thread(lambda: self._access.login(user, secret, address))
+        token = await self._pages.run(
+            self._client_of(request), lambda: self._access.login(user, secret, address)
+        )
         response = _json({"user": user})
         is_secure = self._settings.tls_certificate is not None
         response.set_cookie(COOKIE, token, httponly=True, samesite="Strict", secure=is_secure, path="/")
@@ -152,7 +149,7 @@ class Api:
     async def _logout(self, request: web.Request) -> web.Response:
         check_origin(request, is_change=True)
         token = request.cookies.get(COOKIE, "")
-        await self.in_thread(lambda: self._access.logout(token))
+        await self._pages.run(self._client_of(request), lambda: self._access.logout(token))
         response = _json({"user": None})
         response.del_cookie(COOKIE, path="/")
         return response
@@ -161,12 +158,28 @@ class Api:
         shown = f"{request.method} {request.path[:80]}"
         raise ApiError(404, f"{shown} does not exist", f"{PREFIX}/openapi.json lists all paths.")
 
+    def _client_of(self, request: web.Request) -> str:
+        """Return what the shares of threads are counted by: the session, or the address without one."""
+        token = request.cookies.get(COOKIE, "")
+        return token if self._access.has_session(token) else request.remote or ""
 
-async def _given(request: web.Request, *, has_body: bool) -> dict[str, Any]:
-    """Return the parameters of the query, or of the JSON body. Raises ApiError."""
+    async def _given(self, request: web.Request, *, has_body: bool) -> dict[str, Any]:
+        """Return the parameters of the query, or of the JSON body. Raises ApiError."""
+        limit_ms = self._settings.request_timeout_ms
+        try:
+            async with asyncio.timeout(limit_ms / 1000):
+                return await _parameters(request, has_body=has_body)
+        except TimeoutError:
+            text = f"the body did not arrive within request_timeout_ms {limit_ms:,}"
+            raise ApiError(408, text, "Send it at once.") from None
+
+
+async def _parameters(request: web.Request, *, has_body: bool) -> dict[str, Any]:
     if request.query_string and has_body:
         raise ApiError(400, "this request has parameters in its address", "Give them in the JSON body.")
     if not has_body:
+        if request.query_string.count("&") >= PARAMETERS_MAX:
+            raise ApiError(400, f"there are over {PARAMETERS_MAX} parameters", "Give fewer.")
         if len(set(request.query)) < len(request.query):
             raise ApiError(400, "a parameter is given twice", "Give each parameter once.")
         return dict(request.query)

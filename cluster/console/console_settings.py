@@ -34,6 +34,10 @@ class ConsoleSettings(MetricsSettings):
     """Permit an address that other machines can reach without a login and without TLS."""
     data_dir: Path | None = None
     """Directory of the actor `console-0`, in which it keeps its target state."""
+    request_timeout_ms: int = Field(default=10_000, ge=100)
+    """The time in which a client must send a request, after which its connection is closed. A client that
+    reads no response is given six times as long.
+    """
     sample_interval_ms: int = Field(default=5_000, ge=100)
     """The shortest time between two samples of rates and lags."""
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ipaddress
+import re
 from collections.abc import Awaitable, Callable
 
 from aiohttp import web
@@ -22,7 +24,7 @@ SECURITY_HEADERS = {
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
 }
-_LOCAL_NAMES = frozenset({"localhost", "127.0.0.1", "[::1]"})
+_HOST = re.compile(r"(?:\[([0-9a-fA-F:.]+)\]|([^:\[\]]+))(?::\d*)?")
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -32,13 +34,22 @@ def check_host(request: web.Request, listen_host: str) -> None:
 
     A page whose name resolves to this machine (DNS rebinding) would otherwise have the same origin.
     """
-    name = request.headers.get("Host", "").rpartition(":")[0] or request.headers.get("Host", "")
-    if name.lower() not in {*_LOCAL_NAMES, listen_host}:
+    given = request.headers.get("Host", "")
+    found = _HOST.fullmatch(given)
+    name = found[1] or found[2] if found else ""
+    if name.lower() not in ("localhost", listen_host) and not _is_loopback(name):
         raise ApiError(
             421,
-            f"the console was addressed as {name[:80]!r}, and it only serves this machine",
+            f"the console was addressed as {given[:80]!r}, and it only serves this machine",
             "Open it as http://localhost:PORT/, or start it with --host.",
         )
+
+
+def _is_loopback(name: str) -> bool:
+    try:
+        return ipaddress.ip_address(name).is_loopback
+    except ValueError:
+        return False
 
 
 def check_origin(request: web.Request, *, is_change: bool) -> None:

@@ -29,7 +29,7 @@ SHOWN_CHARACTERS = 80
 COMMANDS_NAMESERVER = "127.0.0.1:9876"
 """The default of the command line, which needs no option."""
 _PAST = {"set": "set", "copy": "copied", "send": "sent"}
-_rows: dict[Callable[..., Any], tuple[Method, str, Command]] = {}
+_rows: dict[Callable[..., Any], tuple[Method, str, Command, bool]] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +82,7 @@ class Route:
         parameters: Type of the parameters.
         result: Type of the response.
         summary: One sentence for the API's description.
+        is_search: True if it reads messages, for seconds.
     """
 
     method: Method
@@ -91,6 +92,7 @@ class Route:
     parameters: type[msgspec.Struct]
     result: Any
     summary: str
+    is_search: bool
 
     @property
     def is_change(self) -> bool:
@@ -119,11 +121,13 @@ class Route:
         return shlex.join(["raymq", *words]) if words else ""
 
 
-def route(method: Method, path: str, command: Command = "") -> Callable[[Handler], Handler]:
+def route(
+    method: Method, path: str, command: Command = "", *, is_search: bool = False
+) -> Callable[[Handler], Handler]:
     """Return a decorator that makes a method the handler of a path."""
 
     def mark(handler: Handler) -> Handler:
-        _rows[handler] = (method, path, command)
+        _rows[handler] = (method, path, command, is_search)
         return handler
 
     return mark
@@ -139,7 +143,9 @@ def routes_of(*resources: object) -> list[Route]:
     ]
 
 
-def _route(handler: Callable[..., Any], method: Method, path: str, command: Command) -> Route:
+def _route(
+    handler: Callable[..., Any], method: Method, path: str, command: Command, is_search: bool
+) -> Route:
     hints = get_type_hints(handler, include_extras=True)
     fields: list[tuple[str, Any] | tuple[str, Any, Any]] = []
     for name, parameter in inspect.signature(handler).parameters.items():
@@ -152,7 +158,7 @@ def _route(handler: Callable[..., Any], method: Method, path: str, command: Comm
     parameters = msgspec.defstruct(kind, fields, kw_only=True, frozen=True, forbid_unknown_fields=True)
     summary = (inspect.getdoc(handler) or "").partition(" Raises ")[0].partition("\n")[0]
     result = hints["return"] if method == "GET" else Change
-    return Route(method, path, command, handler, parameters, result, summary)
+    return Route(method, path, command, handler, parameters, result, summary, is_search)
 
 
 def command_words(template: str, given: Mapping[str, Any]) -> Sequence[str]:

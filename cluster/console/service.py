@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import signal
 import ssl
 from collections import Counter
@@ -10,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
 
 from actors.host.figures import Figure, Kind
 from actors.host.figures import Sample as Value
@@ -20,6 +22,7 @@ from cluster.console.access import Access
 from cluster.console.api import BODY_BYTES_MAX, Api
 from cluster.console.changes import Changes
 from cluster.console.console_settings import ConsoleSettings
+from cluster.console.deadlines import Deadlines
 from cluster.console.guard import add_headers
 from cluster.console.resources.access import AccessResources
 from cluster.console.resources.brokers import BrokerResources
@@ -43,6 +46,17 @@ ADDRESS_BYTES_MAX = 256 * 1024
 """Longest address of a request: a search may have a long expression, which is then refused by its length."""
 
 
+class HttpLog(logging.LoggerAdapter[logging.Logger]):
+    """The log of the HTTP server: a request that is no valid HTTP is one line, not a traceback."""
+
+    def exception(self, msg: object, *args: object, exc_info: Any = True, **more: Any) -> None:
+        """Log an error of the server or of a client."""
+        if isinstance(exc_info, HttpProcessingError):
+            _log.info("console_request_invalid", status=exc_info.code, error=exc_info.message[:200])
+        else:
+            super().exception(msg, *args, exc_info=exc_info, **more)
+
+
 class ConsoleRefused(Exception):
     """The console cannot start: the message has the cause and the remedy."""
 
@@ -56,6 +70,7 @@ class ConsoleService:
 
     def __init__(self, settings: ConsoleSettings, clock: Clock) -> None:
         self.settings = settings
+        self._clock = clock
         self._nameservers = ";".join(settings.nameservers)
         rights = Rights()
         self._access = Access(self._nameservers, rights, clock, always=settings.login)
@@ -75,7 +90,7 @@ class ConsoleService:
         self._responses = Counter[int]()
         self.metrics = MetricsEndpoint(settings, self._figures(), self._labels)
         self._runner: web.AppRunner | None = None
-        self._sampling: asyncio.Task[None] | None = None
+        self._tasks: list[asyncio.Task[None]] = []
 
     @property
     def address(self) -> str:
@@ -88,11 +103,17 @@ class ConsoleService:
     async def start(self) -> None:
         """Listen, and start to take samples. Raises ConsoleRefused; OSError if `metrics_port` is in use."""
         settings = self.settings
-        app = web.Application(middlewares=[self._api.errors], client_max_size=BODY_BYTES_MAX)
+        deadlines = Deadlines(self._clock, settings.request_timeout_ms)
+        app = web.Application(middlewares=[deadlines.watch, self._api.errors], client_max_size=BODY_BYTES_MAX)
         app.add_routes([*self._api.handlers(), *StaticFiles().handlers()])
         app.on_response_prepare.extend((add_headers, self._count))
         self._runner = web.AppRunner(
-            app, access_log=None, shutdown_timeout=SHUTDOWN_S, max_line_size=ADDRESS_BYTES_MAX
+            app,
+            access_log=None,
+            shutdown_timeout=SHUTDOWN_S,
+            max_line_size=ADDRESS_BYTES_MAX,
+            auto_decompress=False,
+            logger=HttpLog(logging.getLogger(__name__)),
         )
         await self._runner.setup()
         try:
@@ -107,15 +128,20 @@ class ConsoleService:
                 "choose another port with --port"
             ) from error
         await self.metrics.start(settings.listen_port)
-        await self._api.in_thread(self._access.probe)
-        self._sampling = asyncio.get_running_loop().create_task(self._sample())
+        await asyncio.to_thread(self._access.probe)
+        server = self._runner.server
+        assert server is not None
+        self._tasks = [
+            asyncio.create_task(self._sample()),
+            asyncio.create_task(deadlines.run(lambda: server.connections)),
+        ]
         _log.info("console_serving", address=self.address)
 
     async def stop(self) -> None:
         """Stop listening, and close all connections."""
         await self.metrics.stop()
-        if self._sampling is not None:
-            self._sampling.cancel()
+        for task in self._tasks:
+            task.cancel()
         if self._runner is not None:
             await self._runner.cleanup()
         self._api.close()
@@ -151,8 +177,8 @@ class ConsoleService:
         while True:
             pause_ms = 0
             try:
-                pause_ms = await self._api.in_thread(self.sampler.look)
-                await self._api.in_thread(self._access.probe)
+                pause_ms = await asyncio.to_thread(self.sampler.look)
+                await asyncio.to_thread(self._access.probe)
             # The pages show that the last sample is old; the next one may succeed.
             except Exception:  # noqa: BLE001 - logged
                 _log.exception("console_sample_failed")

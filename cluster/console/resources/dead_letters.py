@@ -33,7 +33,7 @@ class DeadLetterResources:
         """Return the groups with dead letters. Raises ClientError."""
         return views.dead_letter_counts(admin)
 
-    @route("GET", "/dead-letters/{group}", "dlq list {group} --max={limit} {handled?--all}")
+    @route("GET", "/dead-letters/{group}", "dlq list {group} --max={limit} {handled?--all}", is_search=True)
     def letters(
         self, admin: Admin, group: Name, limit: Shown = 100, handled: bool = False
     ) -> Sequence[Mapping[str, Any]]:

@@ -87,7 +87,7 @@ class MessageResources:
         self._bodies = bodies
         self._cursors = _Cursors()
 
-    @route("GET", "/topics/{topic}/messages/{message}", "message get {topic} --id={message}")
+    @route("GET", "/topics/{topic}/messages/{message}", "message get {topic} --id={message}", is_search=True)
     def message(self, admin: Admin, topic: Name, message: Name) -> Sequence[Mapping[str, Any]]:
         """Return the message with an id, with its whole body. Raises ClientError, ApiError."""
         found = find_messages(admin, topic, message)
@@ -96,13 +96,13 @@ class MessageResources:
             raise ApiError(404, f"topic {topic!r} has no message {message[:80]!r}", remedy)
         return [shown(each, self._bodies, whole=True) for each in found]
 
-    @route("GET", "/topics/{topic}/keys", "message query {topic} --key={key} --max={limit}")
+    @route("GET", "/topics/{topic}/keys", "message query {topic} --key={key} --max={limit}", is_search=True)
     def by_key(self, admin: Admin, topic: Name, key: Key, limit: Keyed = 32) -> Sequence[Mapping[str, Any]]:
         """Return the messages with a key, from the brokers' index. Raises ClientError."""
         found = admin.messages_by_key(topic, key, max_messages=limit)
         return [shown(each, self._bodies) for each in found]
 
-    @route("GET", "/topics/{topic}/messages", _search_command)
+    @route("GET", "/topics/{topic}/messages", _search_command, is_search=True)
     def search(
         self, admin: Admin, topic: Name, since: Short | None = None, until: Short | None = None,
         last: Last = 50, tags: Words | None = None, sql: Sql | None = None, key: Words | None = None,
