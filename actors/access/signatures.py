@@ -1,14 +1,19 @@
-"""SignatureCheck: accepts or refuses the signatures of requests, and slows down repeated failures."""
+"""SignatureCheck: accepts or refuses the signatures of requests, and slows down repeated failures.
+
+It also finds the requests whose response must be signed (`actors.remoting.signing`).
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from functools import partial
 from typing import Final
 
 from actors.remoting.codes import ResponseCode
 from actors.remoting.connection import Connection
 from actors.remoting.remoting_errors import Refused
 from actors.remoting.request import RequestContext
-from actors.remoting.signing import Credentials, Signer, signed_ms
+from actors.remoting.signing import PROOF, RECEIVER, SIGNATURE, Credentials, Signer, signed_ms
 from store.clock import NS_PER_MS, Clock
 from store.logs import get_logger
 
@@ -37,9 +42,17 @@ class SignatureCheck:
     FREE_FAILURES, each failure is refused after REFUSAL_DELAY_MS; its connection is not read until then.
     """
 
-    def __init__(self, clock: Clock, window_ms: int) -> None:
+    def __init__(self, clock: Clock, window_ms: int, addresses: Iterable[str] = ()) -> None:
+        """Create the object.
+
+        Args:
+            clock: for the times of signatures.
+            window_ms: the largest difference between the time of a signature and that of the clock.
+            addresses: the addresses of this process, besides the socket addresses on which it listens.
+        """
         self._clock = clock
         self._window_ms = window_ms
+        self._addresses = frozenset(addresses)
         self._failures = Failures()
         self._logged_ns: int | None = None
         self._not_logged = 0
@@ -70,6 +83,21 @@ class SignatureCheck:
                 ResponseCode.NO_PERMISSION,
                 f"user {name[:100]!r} is the cluster's inner user, which does not use RocketMQ's signature: "
                 "create a user for RocketMQ's clients and tools with `raymq user create --super`",
+            )
+        if RECEIVER in command.ext and (is_inner or PROOF in command.ext):
+            self._check_receiver(context, name, command.ext[RECEIVER])
+            context.sign = partial(signer.signed_response, command.ext[SIGNATURE])
+
+    def _check_receiver(self, context: RequestContext, name: str, named: str) -> None:
+        """Raise Refused if the request was sent to another process, which has passed it on."""
+        dialled, _, resolved = named.partition("=")
+        local = _without_mapping(context.connection.local)
+        if dialled not in self._addresses and (resolved or dialled) != local:
+            self._log(context, name, f"the request is for {named[:200]}, not for {local}")
+            raise Refused(
+                ResponseCode.NO_PERMISSION,
+                f"the request was sent to {named[:200]}, but this process is {local}: if that address is "
+                "translated to this one, add it to receiver_addresses",
             )
 
     def _check_time(self, context: RequestContext, name: str, at_ms: int) -> None:
@@ -104,6 +132,15 @@ class SignatureCheck:
             not_logged=self._not_logged,
         )
         self._logged_ns, self._not_logged = now_ns, 0
+
+
+def _without_mapping(address: str) -> str:
+    """Return the socket address of a connection; that of an IPv4-mapped IPv6 address as IPv4."""
+    host, _, port = address.rpartition(":")
+    return f"{host[len(_MAPPED) : -1]}:{port}" if host.startswith(_MAPPED) and "." in host else address
+
+
+_MAPPED: Final = "[::ffff:"
 
 
 class Failures:

@@ -29,7 +29,7 @@ from actors.broker.admin.restart_requests import Restart, RestartRequests
 from actors.broker.admin.topic_admin import TopicAdmin
 from actors.broker.auth.access_requests import AccessRequests
 from actors.broker.auth.build_access import BrokerAccess, build_access
-from actors.broker.broker_settings import RAFT, BrokerSettings, broker_id_of
+from actors.broker.broker_settings import RAFT, BrokerSettings, broker_id_of, raft_member
 from actors.broker.broker_settings_text import as_properties, by_field
 from actors.broker.build_loop import BrokerLoop, build_loop
 from actors.broker.capability import Capability, Feature
@@ -64,11 +64,11 @@ from actors.broker.sending.responses import SendResponses
 from actors.broker.sending.send import Sender
 from actors.broker.sending.send_checks import SendChecks
 from actors.broker.sending.stored_properties import PropertyWriter
-from actors.host.cluster_tls import client_tls
+from actors.host.cluster_access import PROVE_ROW, cluster_client
 from actors.host.figures import Figure, bound_figures
 from actors.host.metrics.endpoint import MetricsEndpoint
 from actors.host.settings_requests import SettingsRequests
-from actors.remoting.client import RemotingClient, client_for
+from actors.remoting.client import RemotingClient
 from actors.remoting.clients.nameservers import Nameservers
 from actors.remoting.codes import RequestCode
 from actors.remoting.connection import Connection
@@ -135,11 +135,12 @@ def build_broker(
         ValueError: two features handle the same request code, or declare the same figure.
     """
     settings = live.settings
-    access = build_access(settings, clock, partial(has_records_of_all, cluster_name=settings.cluster_name))
+    needs_name = partial(has_records_of_all, cluster_name=settings.cluster_name)
+    access = build_access(settings, clock, _addresses_of(settings, identity), needs_name)
     requests = OutstandingRequests(clock, access.user_of, is_enforced=access.control is not None)
     loop = build_loop(live, clock, store, (*access.steps, *requests.steps))
     from_rebalancers = RequestTable()
-    client = client_for(clock, access.signer, client_tls(settings), from_rebalancers)
+    client = cluster_client(settings, access.signer, clock, settings.nameservers, from_rebalancers)
     role = BrokerRole()
     tables, registration, new_topics = _build_metadata(live, clock, identity, store, client, role, supervisor)
     groups = _build_groups(settings, clock, store, client, tables, registration, access.user_of)
@@ -170,6 +171,12 @@ def build_broker(
         identity, access, loop, tables, groups, client, [each.leave for each in capabilities if each.leave],
         registration, role, drain, handle, figures, MetricsEndpoint(settings, figures, identity.labels),
     )  # fmt: skip
+
+
+def _addresses_of(settings: BrokerSettings, identity: BrokerIdentity) -> Sequence[str]:
+    """Return the addresses by which other processes reach the broker."""
+    own = [raft_member(each)[1] for each in settings.raft_members[settings.replica : settings.replica + 1]]
+    return (identity.address, *own)
 
 
 def _apply_changes(tables: BrokerTables, changes: Sequence[Difference]) -> None:
@@ -400,6 +407,7 @@ def _broker_rows(
         *AccessRequests(parts.access.control, is_replicated=parts.settings.replication == RAFT).rows(),
         *RestartRequests(parts.settings.broker_name, restart).rows(),
         *DrainRequests(drain).rows(),
+        PROVE_ROW,
         *BrokerInfo(parts.settings.cluster_name, loop.store, loop.reads, clients, loop.stats, figures).rows(),
         RequestRow(RequestCode.GET_BROKER_CONFIG, config.get, None, get, on_slave=OnSlave.SERVED),
         RequestRow(RequestCode.UPDATE_BROKER_CONFIG, config.update, None, update, on_slave=OnSlave.SERVED),

@@ -26,11 +26,10 @@ from actors.gateway.self_signed import SelfSigned
 from actors.gateway.sends import Sends
 from actors.gateway.statuses import RpcFailed, status_of
 from actors.gateway.topics import Topics
-from actors.host.cluster_access import inner_signer
-from actors.host.cluster_tls import client_tls, reload_tls, server_tls
+from actors.host.cluster_access import cluster_client, inner_signer
+from actors.host.cluster_tls import reload_tls, server_tls
 from actors.host.figures import Figure, Kind, bound_figures, described
 from actors.host.metrics.endpoint import MetricsEndpoint
-from actors.remoting.client import client_for
 from actors.remoting.clients.nameservers import Nameservers
 from actors.remoting.limits import RemotingLimits
 from actors.remoting.remoting_errors import Refused, RemotingError
@@ -63,7 +62,9 @@ class GatewayService:
         self.settings = settings
         self._supervisor = Supervisor(clock, give_up)
         from_brokers = RequestTable()
-        self._client = client_for(clock, inner_signer(settings), client_tls(settings), from_brokers)
+        self._client = cluster_client(
+            settings, inner_signer(settings), clock, settings.nameservers, from_brokers
+        )
         nameservers = Nameservers(self._client, lambda: settings.nameservers, settings.route_timeout_ms)
         topics = Topics(nameservers, self._client, clock, settings.route_cache_ms, settings.route_timeout_ms)
         client_id = f"gateway@{socket.gethostname()}@{os.getpid()}"

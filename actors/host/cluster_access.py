@@ -1,7 +1,7 @@
 """Access control within a cluster: the inner user, with which its processes authenticate to each other.
 
 All processes of a cluster read the inner user's credentials from a file (setting `inner_credentials_file`)
-and sign the requests that they send to each other:
+and sign the requests that they send to each other, and their responses to these:
 
     rebalancer   accepts only requests of the inner user; clients never connect to it
     nameserver   serves routes and the kv config to every client, as in RocketMQ; the rest needs the inner
@@ -11,19 +11,30 @@ and sign the requests that they send to each other:
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
 from pydantic import AliasChoices, Field
 
 from actors.access.signatures import SignatureCheck
-from actors.host.cluster_tls import TlsSettings
-from actors.remoting.codes import ResponseCode
+from actors.host.cluster_tls import TlsSettings, client_tls
+from actors.remoting.chain import Step
+from actors.remoting.client import RemotingClient, SigningClient
+from actors.remoting.codes import RayMQRequestCode, ResponseCode
+from actors.remoting.command import RemotingCommand
+from actors.remoting.proofs import Demand
 from actors.remoting.remoting_errors import Refused
-from actors.remoting.request import RequestContext
-from actors.remoting.signing import ACCESS_KEY, CredentialsInvalid, Signer, read_credentials
+from actors.remoting.request import Cost, OnSlave, RequestContext, RequestRow
+from actors.remoting.settings_text import Addresses
+from actors.remoting.signing import ACCESS_KEY, RECEIVER, CredentialsInvalid, Signer, read_credentials
+from actors.remoting.table import RequestTable
 from store.clock import Clock
+from store.logs import get_logger
 from store.store_errors import StoreError
+
+_log = get_logger(__name__)
 
 _INNER_REQUIRED: Final = (
     "this request needs a valid signature of the cluster's inner user: sign it with the keys of "
@@ -48,6 +59,14 @@ class AccessSettings(TlsSettings):
     """Maximum difference between the time in a signature of RayMQ's clients and processes, and the server's
     clock. A captured request can be repeated within this time. RocketMQ's signatures contain no time.
     """
+    receiver_addresses: Addresses = Field(default_factory=list)
+    """Further addresses (`host:port`) by which the other processes of the cluster reach this one, if they are
+    translated on the way (NAT, load balancer). A request that was sent to another address is refused.
+    """
+    accept_unsigned_responses: bool = False
+    """Whether the other processes of the cluster may be of a version that does not sign its responses, or
+    RocketMQ's brokers: while a cluster is upgraded, or mixed. They get no secret keys, and decide no login.
+    """
 
 
 def inner_signer(settings: AccessSettings) -> Signer | None:
@@ -71,6 +90,65 @@ def inner_signer(settings: AccessSettings) -> Signer | None:
         raise StoreError(str(error)) from error
 
 
+def signature_check(settings: AccessSettings, clock: Clock, addresses: Sequence[str] = ()) -> SignatureCheck:
+    """Return the check of signatures of a process that others reach at these addresses too."""
+    return SignatureCheck(clock, settings.signature_window_ms, (*addresses, *settings.receiver_addresses))
+
+
+def cluster_client(
+    settings: AccessSettings,
+    inner: Signer | None,
+    clock: Clock,
+    nameservers: Collection[str],
+    table: RequestTable | None = None,
+) -> RemotingClient:
+    """Return the client with which a process sends requests to the others of its cluster.
+
+    With access control they must prove that they are of the cluster, except nameservers, which may have no
+    access control. `table` handles requests that they push.
+
+    Raises StoreError if a certificate of the settings is invalid.
+    """
+    tls = client_tls(settings)
+    if inner is None:
+        return RemotingClient(clock, table, tls=tls)
+    demand = Demand.NOTHING
+    if settings.authentication_enabled:
+        demand = Demand.PROOF_OF_NEWER if settings.accept_unsigned_responses else Demand.PROOF
+    if demand is Demand.PROOF_OF_NEWER:
+        _log.warning("unsigned_responses_accepted", remedy="omit accept_unsigned_responses after the upgrade")
+    return SigningClient(clock, inner, table, tls=tls, demand=demand, nameservers=nameservers)
+
+
+def prove(context: RequestContext) -> RemotingCommand:
+    """Handle PROVE_PEER: the signature of the response is the proof."""
+    return RemotingCommand.response()
+
+
+PROVE_ROW: Final = RequestRow(
+    RayMQRequestCode.PROVE_PEER, prove, None, cost=Cost.CLIENT, on_slave=OnSlave.SERVED
+)
+"""The row of PROVE_PEER, which every process has."""
+
+
+class Proving:
+    """Step that signs the responses to requests of the inner user, also to those that need no signature.
+
+    It refuses no request: a requester that demands a proof gets none if its signature is wrong.
+    """
+
+    def __init__(self, inner: Signer, check: SignatureCheck) -> None:
+        self._inner = inner
+        self._check = check
+
+    def __call__(self, context: RequestContext) -> None:
+        """Let the response be signed if the inner user has signed the request and named this receiver."""
+        ext, name = context.command.ext, self._inner.access_key
+        if RECEIVER in ext and ext.get(ACCESS_KEY) == name:
+            with suppress(Refused):
+                self._check(context, name, self._inner, True, _INNER_REQUIRED)
+
+
 class InnerUserOnly:
     """Step of the request chain that rejects requests which are not signed by the inner user."""
 
@@ -87,10 +165,9 @@ class InnerUserOnly:
         self._check(context, name, signer, True, _INNER_REQUIRED)
 
 
-def inner_user_steps(
-    settings: AccessSettings, inner: Signer | None, clock: Clock
-) -> tuple[InnerUserOnly, ...]:
-    """Return the chain steps of a rebalancer; empty if authentication is disabled."""
-    if not settings.authentication_enabled or inner is None:
+def inner_user_steps(settings: AccessSettings, inner: Signer | None, clock: Clock) -> tuple[Step, ...]:
+    """Return the chain steps of a rebalancer; they refuse nothing if authentication is disabled."""
+    if inner is None:
         return ()
-    return (InnerUserOnly(inner, SignatureCheck(clock, settings.signature_window_ms)),)
+    check = signature_check(settings, clock)
+    return ((InnerUserOnly if settings.authentication_enabled else Proving)(inner, check),)

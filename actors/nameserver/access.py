@@ -13,8 +13,7 @@ from typing import Final
 
 from actors.access.access_file import AccessFile
 from actors.access.authorization import Authentication, Authorization, Users
-from actors.access.signatures import SignatureCheck
-from actors.host.cluster_access import InnerUserOnly, inner_signer
+from actors.host.cluster_access import InnerUserOnly, Proving, inner_signer, signature_check
 from actors.nameserver.nameserver_settings import NameserverSettings
 from actors.remoting.chain import Step
 from actors.remoting.codes import RequestCode
@@ -70,13 +69,16 @@ def build_access(settings: NameserverSettings, clock: Clock) -> NameserverAccess
             "users_register_brokers needs authentication_enabled and access_file, whose users may then "
             "register brokers: set both, or omit users_register_brokers"
         )
-    if not settings.authentication_enabled or inner is None:
+    if inner is None:
         return NameserverAccess((), None)
-    check = SignatureCheck(clock, settings.signature_window_ms)
+    check = signature_check(settings, clock)
+    proving = Proving(inner, check)
+    if not settings.authentication_enabled:
+        return NameserverAccess((proving,), None)
     if path is None:
-        return NameserverAccess((UnlessPublic((InnerUserOnly(inner, check),)),), None)
+        return NameserverAccess((proving, UnlessPublic((InnerUserOnly(inner, check),))), None)
     file = AccessFile(path)
     file.load()
     users = Users(file, inner)
     steps = (Authentication(users, check), Authorization(users, file, settings.cluster_name))
-    return NameserverAccess((UnlessPublic(steps),), file)
+    return NameserverAccess((proving, UnlessPublic(steps)), file)

@@ -3,6 +3,7 @@
 import zlib
 from functools import partial
 
+from actors.host.cluster_access import PROVE_ROW
 from actors.host.settings_requests import SettingsRequests
 from actors.nameserver.kv_config import ORDER_TOPIC_CONFIG, KVConfig
 from actors.nameserver.nameserver_settings import NameserverSettings
@@ -85,6 +86,7 @@ class NameserverRequests:
             row(code.GET_KVLIST_BY_NAMESPACE, self._kv_list, NamespaceHeader, every, query),
             row(code.GET_NAMESRV_CONFIG, config.get, None, get, query),
             row(code.UPDATE_NAMESRV_CONFIG, config.update, None, update),
+            PROVE_ROW,
         )
         return RequestTable(rows)
 

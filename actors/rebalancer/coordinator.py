@@ -6,6 +6,7 @@ time.
 
 from collections.abc import Iterable, Sequence
 
+from actors.host.cluster_access import PROVE_ROW
 from actors.host.figures import Figure, Kind
 from actors.rebalancer.generations import Generations
 from actors.rebalancer.group import Group
@@ -122,6 +123,7 @@ class GroupCoordinator:
                 ),
                 row(code.FORWARD_UNREGISTER, self._unregister, leave, sub, client),
                 row(code.GROUP_MEMBERS, self._members, members, on_group(Action.GET), client),
+                PROVE_ROW,
             )
         )
 

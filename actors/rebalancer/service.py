@@ -1,14 +1,14 @@
 """RebalancerService: starts and stops one rebalancer; `GroupCoordinator` has the groups."""
 
-from actors.host.cluster_access import inner_signer, inner_user_steps
-from actors.host.cluster_tls import client_tls, reload_tls, server_tls
+from actors.host.cluster_access import cluster_client, inner_signer, inner_user_steps
+from actors.host.cluster_tls import reload_tls, server_tls
 from actors.host.figures import Figure, Kind, connections_figure, described, failures_figure
 from actors.host.metrics.endpoint import MetricsEndpoint
 from actors.rebalancer.coordinator import GroupCoordinator
 from actors.rebalancer.generations import Generations
 from actors.rebalancer.rebalancer_settings import RebalancerSettings
 from actors.rebalancer.route_watch import RouteWatch
-from actors.remoting.client import RemotingClient, client_for
+from actors.remoting.client import RemotingClient
 from actors.remoting.clients.nameservers import Nameservers
 from actors.remoting.server import RemotingServer
 from actors.supervisor import GiveUp, Supervisor
@@ -28,7 +28,7 @@ def build_rebalancer(
     Raises StoreError if the credentials file or a certificate of the settings is invalid.
     """
     inner = inner_signer(settings)
-    client = client_for(clock, inner, client_tls(settings))
+    client = cluster_client(settings, inner, clock, settings.nameservers)
     nameservers = Nameservers(client, lambda: settings.nameservers, settings.route_timeout_ms)
     routes = RouteWatch(nameservers, clock, settings.route_grace_ms)
     generations = Generations(settings.data_dir, clock)

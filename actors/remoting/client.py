@@ -1,16 +1,26 @@
 """RemotingClient: sends requests to other processes over one connection per address."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import partial
 
 from actors.remoting.calls import Callback
 from actors.remoting.chain import Chain
+from actors.remoting.codes import ResponseCode
 from actors.remoting.command import RemotingCommand
 from actors.remoting.connection import Connection
 from actors.remoting.hub import Hub
 from actors.remoting.limits import RemotingLimits
-from actors.remoting.remoting_errors import Closed, ConnectFailed, Refused, RemotingError, TimedOut
+from actors.remoting.proofs import Demand, RequestSigner
+from actors.remoting.remoting_errors import (
+    Closed,
+    ConnectFailed,
+    NotProven,
+    Refused,
+    RemotingError,
+    TimedOut,
+)
+from actors.remoting.request import RequestContext
 from actors.remoting.signing import Signer
 from actors.remoting.table import RequestTable
 from actors.remoting.tls.contexts import ClientTls
@@ -20,6 +30,9 @@ from store.logs import get_logger
 from store.message.hosts import split_address
 
 _log = get_logger(__name__)
+
+
+_Call = Callable[[Connection, RemotingCommand, int, Callback], None]
 
 
 class _Waiting:
@@ -35,11 +48,11 @@ class _Waiting:
         self._deadline_ns = deadline_ns
         self._timer = timer
 
-    def connected(self, connection: Connection, now_ns: int) -> None:
+    def connected(self, connection: Connection, now_ns: int, call: _Call) -> None:
         if not self._timer.cancelled():
             self._timer.cancel()
             remaining_ms = max(1, (self._deadline_ns - now_ns) // NS_PER_MS)
-            connection.call(self._command, remaining_ms, self._callback)
+            call(connection, self._command, remaining_ms, self._callback)
 
     def fail(self, error: RemotingError) -> None:
         if not self._timer.cancelled():
@@ -51,7 +64,8 @@ class RemotingClient:
     """Sends requests over one connection per address (`host:port` or `[v6]:port`).
 
     A connection is opened on first use and reopened after it was closed. Requests that a peer sends over it
-    are handled by `table`. With `tls`, all connections use TLS. Use a client on one event loop only.
+    are handled by `table`. With `tls`, all connections use TLS. With `signer`, requests are signed, and peers
+    prove themselves as far as it demands that. Use a client on one event loop only.
     """
 
     def __init__(
@@ -61,30 +75,28 @@ class RemotingClient:
         limits: RemotingLimits | None = None,
         tick: Callable[[], None] | None = None,
         tls: ClientTls | None = None,
+        signer: RequestSigner | None = None,
     ) -> None:
         self.hub = Hub(clock, limits or RemotingLimits(), tick)
         self.tls = tls
-        self._chain = Chain(table or RequestTable())
+        self._signer = signer
+        self._chain = Chain(table or RequestTable(), (self._check_pushed,) if signer else ())
         self._open: dict[str, Connection] = {}
         self._waiting: dict[str, list[_Waiting]] = {}
+        self._unproven: set[str] = set()
         self._is_closed = False
 
     async def invoke(self, address: str, command: RemotingCommand, timeout_ms: int) -> RemotingCommand:
         """Send a request and return the response, whatever its code.
 
-        Raises ConnectFailed, TimedOut or Closed if there is no response.
+        Raises ConnectFailed, TimedOut or Closed if there is no response, NotProven if it is not to be used.
         """
+        if self._signer is not None and self._signer.needs_proof(command):
+            refusal = await self._prove(address, await self.connect(address), timeout_ms)
+            if refusal is not None:
+                return refusal
         future: asyncio.Future[RemotingCommand] = self.hub.loop.create_future()
-
-        def settle(result: RemotingCommand | RemotingError) -> None:
-            if future.done():
-                return
-            if isinstance(result, RemotingError):
-                future.set_exception(result)
-            else:
-                future.set_result(result)
-
-        self.invoke_callback(address, command, timeout_ms, settle)
+        self.invoke_callback(address, command, timeout_ms, partial(_settle_call, future))
         return await future
 
     async def ask(self, address: str, command: RemotingCommand, timeout_ms: int) -> RemotingCommand:
@@ -106,7 +118,7 @@ class RemotingClient:
         """
         connection = self._open.get(address)
         if connection is not None:
-            connection.call(command, timeout_ms, callback)
+            self._call(connection, command, timeout_ms, callback, address)
         elif self._is_closed:
             callback(Closed(address, "this client has been closed"))
         else:
@@ -116,12 +128,12 @@ class RemotingClient:
         """Send a one-way request; it is lost if the connection has to be opened and that fails."""
         connection = self._open.get(address)
         if connection is not None:
-            connection.oneway(command)
+            self._oneway(connection, command, address)
         elif not self._is_closed:
             self.hub.spawn(self._connect_and_send(address, command))
 
     async def connect(self, address: str) -> Connection:
-        """Return the connection to an address; open it if necessary. Raises ConnectFailed."""
+        """Return the connection to an address; open it if necessary. Raises ConnectFailed, NotProven."""
         connection = self._open.get(address)
         if connection is not None:
             return connection
@@ -130,6 +142,7 @@ class RemotingClient:
         try:
             async with asyncio.timeout(limit_s):
                 made = await self._open_connection(address, host, port)
+            await self._prove_opened(address, made)
         except TimeoutError:
             raise ConnectFailed(address, f"could not connect within {limit_s:g} s") from None
         except (OSError, ValueError) as error:  # ValueError: a host name that the resolver cannot encode
@@ -214,7 +227,7 @@ class RemotingClient:
             return
         now_ns = self.hub.clock.monotonic_ns()
         for waiting in self._waiting.pop(address, ()):
-            waiting.connected(connection, now_ns)
+            waiting.connected(connection, now_ns, partial(self._call, address=address))
 
     def _fail_waiting(self, address: str, error: RemotingError) -> None:
         for waiting in self._waiting.pop(address, ()):
@@ -223,14 +236,81 @@ class RemotingClient:
     async def _connect_and_send(self, address: str, command: RemotingCommand) -> None:
         try:
             connection = await self.connect(address)
-        except ConnectFailed as error:
+        except RemotingError as error:
             _log.info("oneway_request_lost", address=address, code=command.code, reason=error.reason)
             return
+        self._oneway(connection, command, address)
+
+    def _call(
+        self,
+        connection: Connection,
+        command: RemotingCommand,
+        timeout_ms: int,
+        callback: Callback,
+        address: str,
+    ) -> None:
+        signer = self._signer
+        if signer is not None:
+            signer.sign(command, address, connection.peer)
+            callback = signer.checking(address, connection, command, callback)
+        connection.call(command, timeout_ms, callback)
+
+    def _oneway(self, connection: Connection, command: RemotingCommand, address: str) -> None:
+        if self._signer is not None:
+            self._signer.sign(command, address, connection.peer)
         connection.oneway(command)
+
+    async def _prove_opened(self, address: str, connection: Connection) -> None:
+        """Let the peer of a new connection prove itself, if that is demanded. Raises RemotingError."""
+        demand = Demand.NOTHING if self._signer is None else self._signer.demand_of(address)
+        if demand is Demand.NOTHING:
+            return
+        try:
+            refusal = await self._prove(address, connection, self.hub.limits.connect_timeout_ms)
+            problem = None if refusal is None else NotProven(address, f"it refuses the key: {refusal.remark}")
+        except NotProven as error:
+            problem = error
+        except RemotingError:
+            connection.close("the peer did not prove itself")
+            raise
+        if problem is not None and demand is Demand.PROOF:
+            connection.close("the peer did not prove itself")
+            raise problem
+        if problem is not None and address not in self._unproven:
+            self._unproven.add(address)
+            _log.warning("peer_not_proven", address=address, reason=problem.reason)
+
+    async def _prove(self, address: str, connection: Connection, timeout_ms: int) -> RemotingCommand | None:
+        """Let the peer prove that it knows the key of this client's requests; return its refusal.
+
+        Raises NotProven if it does not prove it, RemotingError if it does not respond.
+        """
+        if self._signer is None or connection.is_proven:
+            return None
+        future: asyncio.Future[RemotingCommand] = self.hub.loop.create_future()
+        command, callback = self._signer.proving(address, connection, partial(_settle_call, future))
+        connection.call(command, timeout_ms, callback)
+        response = await future
+        return None if connection.is_proven else response
+
+    def _check_pushed(self, context: RequestContext) -> None:
+        """Step for requests of peers: of those that must prove themselves, no other may send any."""
+        signer = self._signer
+        if signer is not None and signer.demand is Demand.PROOF and not context.connection.is_proven:
+            raise Refused(ResponseCode.NO_PERMISSION, "the sender has not proved that it is of the cluster")
 
     def _forget(self, address: str, connection: Connection) -> None:
         if self._open.get(address) is connection:
             del self._open[address]
+
+
+def _settle_call(future: asyncio.Future[RemotingCommand], result: RemotingCommand | RemotingError) -> None:
+    if future.done():
+        return
+    if isinstance(result, RemotingError):
+        future.set_exception(result)
+    else:
+        future.set_result(result)
 
 
 def _settle(opened: asyncio.Future[str], failure: str) -> None:
@@ -239,7 +319,7 @@ def _settle(opened: asyncio.Future[str], failure: str) -> None:
 
 
 class SigningClient(RemotingClient):
-    """RemotingClient that signs all requests."""
+    """RemotingClient that signs all requests as one user."""
 
     def __init__(
         self,
@@ -248,30 +328,10 @@ class SigningClient(RemotingClient):
         table: RequestTable | None = None,
         limits: RemotingLimits | None = None,
         tls: ClientTls | None = None,
+        demand: Demand = Demand.NOTHING,
+        nameservers: Collection[str] = (),
     ) -> None:
-        super().__init__(clock, table, limits, None, tls)
-        self._signer = signer
-
-    def invoke_callback(
-        self, address: str, command: RemotingCommand, timeout_ms: int, callback: Callback
-    ) -> None:
-        """Sign a request and send it; call `callback` with the response or a RemotingError."""
-        self._signer.sign(command, self.hub.clock.wall_ms())
-        super().invoke_callback(address, command, timeout_ms, callback)
-
-    def oneway(self, address: str, command: RemotingCommand) -> None:
-        """Sign a one-way request and send it."""
-        self._signer.sign(command, self.hub.clock.wall_ms())
-        super().oneway(address, command)
-
-
-def client_for(
-    clock: Clock, signer: Signer | None, tls: ClientTls | None, table: RequestTable | None = None
-) -> RemotingClient:
-    """Return a client that signs its requests if there is a signer, and uses TLS if `tls` is given."""
-    if signer is None:
-        return RemotingClient(clock, table, tls=tls)
-    return SigningClient(clock, signer, table, tls=tls)
+        super().__init__(clock, table, limits, None, tls, RequestSigner(signer, clock, demand, nameservers))
 
 
 def parse_address(address: str) -> tuple[str, int]:

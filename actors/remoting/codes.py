@@ -214,6 +214,7 @@ class RayMQRequestCode(IntEnum):
     GET_RAFT_MEMBERS = 7214
     TRANSFER_LEADERSHIP = 7215
     GET_QUEUE_ENDS = 7216
+    PROVE_PEER = 7217
 
 
 REQUEST_NAMES: Final = {int(code): code.name for codes in (RequestCode, RayMQRequestCode) for code in codes}

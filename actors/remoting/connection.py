@@ -29,6 +29,7 @@ from actors.remoting.remoting_errors import Closed, ProtocolError, without_paths
 from actors.remoting.slices import Slices
 from store.clock import NS_PER_MS
 from store.logs import get_logger
+from store.message.hosts import join_address
 
 _log = get_logger(__name__)
 
@@ -85,6 +86,7 @@ class Connection(asyncio.BufferedProtocol):
         self.is_closed = False
         self.close_reason = "the peer closed the connection"
         self.pending = 0  # requests of the peer without a response yet
+        self.is_proven = False  # True if the peer has proved that it knows the key of this side's requests
         self._transport: asyncio.Transport | None = None
         self._calls = Calls()
         self._output = OutputBuffer(hub)
@@ -103,6 +105,12 @@ class Connection(asyncio.BufferedProtocol):
 
     def __str__(self) -> str:
         return self.peer
+
+    @property
+    def local(self) -> str:
+        """The socket address `host:port` of this end; empty without a socket."""
+        name = None if self._transport is None else self._transport.get_extra_info("sockname")
+        return join_address(name[0], name[1]) if isinstance(name, tuple) else ""
 
     # ---- for services --------------------
 
@@ -209,7 +217,7 @@ class Connection(asyncio.BufferedProtocol):
         name = transport.get_extra_info("peername")
         if isinstance(name, tuple) and len(name) >= 2:
             host, port = name[0], name[1]
-            self.peer = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+            self.peer = join_address(host, port)
             family = socket.AF_INET6 if ":" in host else socket.AF_INET
             self.peer_bytes = socket.inet_pton(family, host.partition("%")[0]) + _PORT.pack(port)
         self.hub.enter(self)

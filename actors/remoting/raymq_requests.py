@@ -1,4 +1,4 @@
-"""Headers and bodies of RayMQ's own requests (codes 7102 to 7111, and 7206 to 7216).
+"""Headers and bodies of RayMQ's own requests (codes 7102 to 7111, and 7206 to 7217).
 
 Clients import this module too, so it must not import the broker. Header fields are strings on the wire, as in
 every remoting command; bodies are JSON unless stated otherwise.
@@ -97,6 +97,10 @@ TRANSFER_LEADERSHIP 7215
 GET_QUEUE_ENDS 7216  Sent by a slave to its master.
     response         The ends of queues of which the master's log has no record
                      (actors.remoting.bodies.queue_ends)
+
+PROVE_PEER 7217      Sent by each process of a cluster to each other one as the first request of a connection,
+                     and by clients before a request with a secret key: SUCCESS. Its signature is the proof
+                     (actors.remoting.signing).
 """
 
 from __future__ import annotations

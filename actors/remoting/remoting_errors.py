@@ -58,6 +58,10 @@ class ConnectFailed(RemotingError):
     """The peer could not be reached; the request was not sent."""
 
 
+class NotProven(RemotingError):
+    """The peer did not prove that it is a process of the cluster; its response must not be used."""
+
+
 class TimedOut(RemotingError):
     """No response arrived before the deadline; the request may have been processed."""
 

@@ -149,6 +149,7 @@ class RequestContext:
         "connection",
         "header",
         "row",
+        "sign",
         "was_held",
     )
 
@@ -168,6 +169,8 @@ class RequestContext:
         self._started_ns = connection.hub.clock.monotonic_ns() if observers else 0
         self._has_replied = False
         self._is_pending = False
+        self.sign: Callable[[RemotingCommand], RemotingCommand] | None = None
+        """Returns the signed response; None if the requester does not demand a signature."""
         self.was_held = False
         """True if the request waited for an event, such as the next message of a queue."""
 
@@ -181,6 +184,8 @@ class RequestContext:
             return
         request = self.command
         if not request.flag & FLAG_ONEWAY:
+            if self.sign is not None:
+                response = self.sign(response)
             response.opaque = request.opaque
             response.flag |= FLAG_RESPONSE
             response.serialize_type = request.serialize_type

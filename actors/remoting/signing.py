@@ -17,6 +17,18 @@ names of fields, nor against a repetition at a later time:
     signature = base64(HMAC-SHA1(secret key, content))
     content   = values of all header fields except `Signature`, sorted by field name, then the body
 
+RayMQ's clients and processes name the receiver of a request in the field `Receiver`: the address that they
+have dialled and, after `=`, the socket address that it stands for, if that differs. A process refuses a
+request of the cluster's inner user that names another receiver, so that nobody can pass it on. It signs its
+response to a request of the inner user, and of a user that sets the field `Proof`, with the same key:
+
+    signature = base64(HMAC-SHA256(secret key, content))
+
+    0            8        12        16
+    | "raymq-r2" | code:4 | count:4 | length:4, … | request's signature, remark, name, value, … | body |
+
+So the requester knows that the response is that of a process which knows this key, to this request.
+
 A gateway authenticates its own clients, and sends their requests as the inner user. It names client and
 address in `OnBehalfOf` and `OnBehalfOfSource`, which its signature covers like all other fields.
 
@@ -46,11 +58,15 @@ ACCESS_KEY: Final = "AccessKey"
 SIGNATURE: Final = "Signature"
 ON_BEHALF_OF: Final = "OnBehalfOf"
 ON_BEHALF_OF_SOURCE: Final = "OnBehalfOfSource"
+RECEIVER: Final = "Receiver"
+PROOF: Final = "Proof"
 
 _MARK: Final = b"raymq-v2"
+_RESPONSE_MARK: Final = b"raymq-r2"
 _PREFIX: Final = "v2:"
 _VERSION_2: Final = re.compile(r"v2:([0-9]{1,15}):")
 _HEAD: Final = struct.Struct(">iqI")
+_RESPONSE_HEAD: Final = struct.Struct(">iI")
 
 _NOT_SIGNED: Final = frozenset({SIGNATURE})
 # Clients up to 4.9.3 add this field after they have signed the request.
@@ -157,6 +173,23 @@ class Signer:
             expected = self._rocketmq_signature(command, _NOT_SIGNED_BY_OLD if is_old else _NOT_SIGNED)
         return hmac.compare_digest(expected.encode(), ext.get(SIGNATURE, "").encode())
 
+    def signed_response(self, request_signature: str, response: RemotingCommand) -> RemotingCommand:
+        """Return a copy of a response that is signed over the request that it answers."""
+        signature = self._response_signature(request_signature, response)
+        return RemotingCommand(
+            response.code,
+            {**response.ext, SIGNATURE: signature},
+            response.body,
+            response.remark,
+            response.flag,
+            parts=response.parts,
+        )
+
+    def has_answered(self, request_signature: str, response: RemotingCommand) -> bool:
+        """Return True if this user's secret key has signed the response to a request with this signature."""
+        expected = self._response_signature(request_signature, response)
+        return hmac.compare_digest(expected.encode(), response.ext.get(SIGNATURE, "").encode())
+
     def has_signed_text(self, text: str, signature: bytes) -> bool:
         """Return True if `signature` is the HMAC-SHA1 of a text, as gRPC clients of RocketMQ send it."""
         mac = self._rocketmq_mac.copy()
@@ -174,6 +207,18 @@ class Signer:
         for part in command.parts:
             mac.update(part)
         return f"{_PREFIX}{at_ms}:{b64encode(mac.digest()).decode()}"
+
+    def _response_signature(self, request_signature: str, response: RemotingCommand) -> str:
+        mac, ext = self._mac.copy(), response.ext
+        names = sorted(ext.keys() - _NOT_SIGNED)
+        texts = [request_signature.encode(), (response.remark or "").encode()]
+        texts += [text.encode() for name in names for text in (name, ext[name])]
+        head = _RESPONSE_HEAD.pack(response.code, len(texts))
+        mac.update(b"".join((_RESPONSE_MARK, head, struct.pack(f">{len(texts)}I", *map(len, texts)), *texts)))
+        mac.update(response.body)
+        for part in response.parts:
+            mac.update(part)
+        return b64encode(mac.digest()).decode()
 
     def _rocketmq_signature(self, command: RemotingCommand, skipped: Container[str]) -> str:
         mac, ext = self._rocketmq_mac.copy(), command.ext

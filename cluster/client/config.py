@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from actors.remoting.command import RemotingCommand
+from actors.remoting.proofs import RequestSigner
 from actors.remoting.signing import Credentials, CredentialsInvalid, Signer, read_credentials
 from actors.remoting.tls.contexts import ClientTls
 from actors.strategies import make_strategy
@@ -109,20 +109,18 @@ class ClientConfig:
         except CredentialsInvalid as error:
             raise ConfigInvalid(f"{CREDENTIALS_ENV}: {error}") from None
 
-    def request_signer(self) -> Callable[[RemotingCommand], None] | None:
-        """Return the function that signs each request, or None without keys.
+    def request_signer(self) -> RequestSigner | None:
+        """Return the object that signs each request, or None without keys.
 
         Raises ConfigInvalid if the file of the keys, or the variable RAYMQ_SIGNATURE, is invalid.
         """
         credentials = self.credentials()
         if credentials is None:
             return None
-        signer, version = Signer(credentials), self.signature or os.environ.get(SIGNATURE_ENV) or "raymq"
+        version = self.signature or os.environ.get(SIGNATURE_ENV) or "raymq"
         if version not in SIGNATURES:
             raise ConfigInvalid(f"{SIGNATURE_ENV} is {version!r}: use {' or '.join(SIGNATURES)}")
-        if version == "rocketmq":
-            return signer.sign_as_rocketmq
-        return lambda command: signer.sign(command, SystemClock().wall_ms())
+        return RequestSigner(Signer(credentials), SystemClock(), as_rocketmq=version == "rocketmq")
 
     def load_tls(self) -> ClientTls | None:
         """Load the TLS files; None if TLS is not configured. Raises ConfigInvalid if a file is invalid."""

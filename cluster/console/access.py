@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable
 from dataclasses import dataclass
 
-from actors.remoting.command import RemotingCommand
 from cluster.client import Admin
 from cluster.client.config import ClientConfig
 from cluster.client.errors import ClientError, PermissionDenied
@@ -31,9 +29,9 @@ _NO_RIGHTS = "User:{user} has no permission"
 class UnsignedConfig(ClientConfig):
     """Settings of a client that signs no request, whichever credentials the environment names."""
 
-    def request_signer(self) -> Callable[[RemotingCommand], None] | None:
+    def request_signer(self) -> None:
         """Return None: requests are not signed."""
-        return None
+        return
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,7 +29,7 @@ class Connection:
         self.address = address
         try:
             config = ClientConfig()
-            self._sign = config.request_signer()
+            self._signer = config.request_signer()
             self._connection = BlockingConnection(address, CALL_TIMEOUT_MS, config.load_tls())
         except (ConnectFailed, ValueError) as error:
             reason = error.reason if isinstance(error, ConnectFailed) else error
@@ -47,8 +47,8 @@ class Connection:
         Raises FetchFailed.
         """
         command = RemotingCommand(code, dict(ext), body)
-        if self._sign is not None:
-            self._sign(command)
+        if self._signer is not None:
+            self._signer.sign(command, self.address, self._connection.peer)
         try:
             self._connection.send(command)
         except RemotingError as error:

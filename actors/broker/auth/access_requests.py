@@ -201,6 +201,12 @@ class AccessRequests:
     def get_all(self, context: RequestContext) -> None:
         """Handle GET_ALL_USERS: return users with their secret keys, and policies, to the inner user."""
         table = self._enabled().file.table  # never changes: a change replaces it
+        if context.sign is None:
+            raise Refused(
+                ResponseCode.NO_PERMISSION,
+                "the response has the secret keys of all users, and a request that names no receiver may be "
+                "passed on: update the slave",
+            )
 
         async def work() -> RemotingCommand:
             return RemotingCommand.response(

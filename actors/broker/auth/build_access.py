@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from actors.access.access_file import FILE_NAME, AccessFile
 from actors.access.authorization import Authentication, Authorization, Users
-from actors.access.signatures import SignatureCheck
 from actors.broker.auth.access_requests import AccessControl
 from actors.broker.broker_settings import BrokerSettings
-from actors.host.cluster_access import inner_signer
+from actors.host.cluster_access import Proving, inner_signer, signature_check
 from actors.remoting.chain import Step
 from actors.remoting.request import Permits, RequestContext, TopicCheck, UserOf
 from actors.remoting.signing import Signer
@@ -22,8 +21,8 @@ from store.clock import Clock
 class BrokerAccess:
     """Access control of one broker.
 
-    If authentication is disabled, `control` is None and `steps` is empty. Without authorization, `may_read`
-    and `may_send` permit everything.
+    If authentication is disabled, `control` is None and `steps` refuse nothing. Without authorization,
+    `may_read` and `may_send` permit everything.
     """
 
     signer: Signer | None
@@ -39,20 +38,25 @@ class BrokerAccess:
     """Returns the user that signed a request; None for a super user, or if authentication is disabled."""
 
 
-def build_access(settings: BrokerSettings, clock: Clock, needs_name: Callable[[str], bool]) -> BrokerAccess:
+def build_access(
+    settings: BrokerSettings, clock: Clock, addresses: Sequence[str], needs_name: Callable[[str], bool]
+) -> BrokerAccess:
     """Build the access control of a broker. Loads the file of users if authentication is enabled.
 
-    `needs_name` returns True for a topic that only rules with its name permit to read.
+    Other processes reach the broker at `addresses`. `needs_name` returns True for a topic that only rules with
+    its name permit to read.
 
     Raises StoreError if the inner user's credentials or the file of users are invalid.
     """
     signer = inner_signer(settings)
-    if not settings.authentication_enabled or signer is None:
-        return BrokerAccess(signer, None, (), _permit, _permit, _permits, _no_user)
+    if signer is None:
+        return BrokerAccess(None, None, (), _permit, _permit, _permits, _no_user)
+    check = signature_check(settings, clock, addresses)
+    if not settings.authentication_enabled:
+        return BrokerAccess(signer, None, (Proving(signer, check),), _permit, _permit, _permits, _no_user)
     file = AccessFile(settings.store_root / "config" / FILE_NAME)
     file.load()
     users = Users(file, signer)
-    check = SignatureCheck(clock, settings.signature_window_ms)
     control, authentication = AccessControl(file, users), Authentication(users, check)
     if not settings.authorization_enabled:
         steps = (authentication,)

@@ -23,7 +23,7 @@ from actors.remoting.command import (
 from actors.remoting.remoting_errors import Closed, ConnectFailed, ProtocolError, TimedOut
 from actors.remoting.tls.blocking import secured
 from actors.remoting.tls.contexts import ClientTls
-from store.message.hosts import split_address
+from store.message.hosts import join_address, split_address
 
 RECEIVE_BYTES = 64 * 1024
 # A connection that was idle for longer is checked before use: a broker closes idle connections.
@@ -50,6 +50,8 @@ class BlockingConnection:
         except (OSError, ValueError) as error:  # ValueError: an invalid address or host name
             reason = error.strerror if isinstance(error, OSError) else None
             raise ConnectFailed(address, f"no connection: {reason or error}") from error
+        host, port = self.socket.getpeername()[:2]
+        self.peer = join_address(host, port)
         self._has_tls = tls is not None
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         # SO_RCVTIMEO and SO_SNDTIMEO instead of Python's timeout, which would add a poll() to every call.

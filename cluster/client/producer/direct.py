@@ -14,6 +14,7 @@ from collections.abc import Sequence
 
 from actors.remoting.clients.blocking import BlockingConnection
 from actors.remoting.command import RemotingCommand
+from actors.remoting.proofs import RequestSigner
 from actors.remoting.remoting_errors import RemotingError
 from actors.remoting.tls.contexts import ClientTls
 from cluster.client.hooks import CallHook
@@ -24,10 +25,15 @@ class DirectConnections:
     """Thread-safe pool of connections by address. The most recently used one is taken first."""
 
     def __init__(
-        self, connect_timeout_ms: int, hooks: Sequence[CallHook] = (), tls: ClientTls | None = None
+        self,
+        connect_timeout_ms: int,
+        hooks: Sequence[CallHook] = (),
+        tls: ClientTls | None = None,
+        signer: RequestSigner | None = None,
     ) -> None:
         self._connect_timeout_ms = connect_timeout_ms
         self._tls = tls
+        self._signer = signer
         self._hooks = hooks
         self._idle: dict[str, list[BlockingConnection]] = {}
         self._busy: dict[BlockingConnection, int] = {}
@@ -54,6 +60,8 @@ class DirectConnections:
         connection = self._take_idle(address)
         if connection is None:
             connection = BlockingConnection(address, min(self._connect_timeout_ms, timeout_ms), self._tls)
+        if self._signer is not None:
+            self._signer.sign(command, address, connection.peer)
         self._busy[connection] = time.monotonic_ns()
         try:
             response = connection.exchange(command, timeout_ms)

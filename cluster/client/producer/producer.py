@@ -20,7 +20,6 @@ from cluster.client.producer.sender import Send
 from cluster.client.results import SendResult, TableReceipt
 from cluster.client.selectors import MessageQueueSelector
 from cluster.client.transport.faces import BlockingFace, blocking, documented_by
-from cluster.client.transport.hooked_calls import hooks_of
 from cluster.client.transport.loop_thread import LoopThread
 from store.clock import Clock
 from store.message.message import Message
@@ -234,7 +233,7 @@ class Producer(BlockingFace[aio.Producer]):
                 core = self._thread.call(lambda: self._face.core)
                 config = self._config
                 connections = DirectConnections(
-                    config.request_timeout_ms, hooks_of(config), config.load_tls()
+                    config.request_timeout_ms, config.call_hooks, config.load_tls(), config.request_signer()
                 )
                 core.instance.moved_masters.watch(connections)
                 self._opened = _Opened(core, connections)

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from actors.remoting.calls import Callback
 from actors.remoting.client import RemotingClient
 from actors.remoting.command import RemotingCommand
 from actors.remoting.limits import RemotingLimits
+from actors.remoting.proofs import RequestSigner
 from actors.remoting.remoting_errors import RemotingError
 from actors.remoting.table import RequestTable
 from actors.remoting.tls.contexts import ClientTls
-from cluster.client.config import ClientConfig
 from cluster.client.hooks import CallHook, call_hooks
 from store.clock import Clock
 
@@ -26,8 +26,9 @@ class HookedRemotingClient(RemotingClient):
         limits: RemotingLimits,
         hooks: Sequence[CallHook],
         tls: ClientTls | None = None,
+        signer: RequestSigner | None = None,
     ) -> None:
-        super().__init__(clock, table, limits, tls=tls)
+        super().__init__(clock, table, limits, tls=tls, signer=signer)
         self._hooks = hooks
 
     def invoke_callback(
@@ -47,31 +48,6 @@ class HookedRemotingClient(RemotingClient):
         before_call(self._hooks, address, command)
         super().oneway(address, command)
         after_call(self._hooks, address, command, None)
-
-
-class SigningHook:
-    """CallHook that signs each request as one user."""
-
-    def __init__(self, sign: Callable[[RemotingCommand], None]) -> None:
-        self._sign = sign
-
-    def before_call(self, address: str, command: RemotingCommand) -> None:
-        """Sign the request."""
-        self._sign(command)
-
-    def after_call(
-        self, address: str, command: RemotingCommand, response: RemotingCommand | RemotingError | None
-    ) -> None:
-        """Do nothing."""
-
-
-def hooks_of(config: ClientConfig) -> Sequence[CallHook]:
-    """Return the hooks of a client. The hook that signs is the last: others may add fields.
-
-    Raises ConfigInvalid if the credentials of the client are invalid.
-    """
-    sign = config.request_signer()
-    return config.call_hooks if sign is None else (*config.call_hooks, SigningHook(sign))
 
 
 def before_call(hooks: Sequence[CallHook], address: str, command: RemotingCommand) -> None:

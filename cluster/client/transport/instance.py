@@ -29,7 +29,7 @@ from cluster.client.errors import (
     DeadlineExceeded,
     refused,
 )
-from cluster.client.transport.hooked_calls import HookedRemotingClient, hooks_of
+from cluster.client.transport.hooked_calls import HookedRemotingClient
 from cluster.client.transport.moved_masters import CHECK_MS, MovedMasters
 from cluster.client.transport.route_cache import RouteCache
 from store.clock import NS_PER_MS, Clock, SystemClock
@@ -80,11 +80,11 @@ class ClientInstance:
         self.config = config
         self.clock: Clock = clock or SystemClock()
         self.client_id = unique_client_id(config.instance_name)
-        hooks, tls = hooks_of(config), config.load_tls()
+        hooks, tls, signer = config.call_hooks, config.load_tls(), config.request_signer()
         self.remoting = (
-            HookedRemotingClient(self.clock, table, LIMITS, hooks, tls)
+            HookedRemotingClient(self.clock, table, LIMITS, hooks, tls, signer)
             if hooks
-            else RemotingClient(self.clock, table, LIMITS, tls=tls)
+            else RemotingClient(self.clock, table, LIMITS, tls=tls, signer=signer)
         )
         self.nameservers = Nameservers(self.remoting, config.addresses, config.request_timeout_ms)
         self.routes = RouteCache(

@@ -15,7 +15,7 @@ from actors.nameserver.nameserver_settings import NameserverSettings
 from actors.nameserver.service import NameserverService, build_nameserver
 from actors.remoting.bodies.access import AclInfo, PolicyEntryInfo, PolicyInfo, UserInfo
 from actors.remoting.client import RemotingClient, SigningClient
-from actors.remoting.codes import RequestCode
+from actors.remoting.codes import RayMQRequestCode, RequestCode
 from actors.remoting.command import RemotingCommand
 from actors.remoting.limits import RemotingLimits
 from actors.remoting.signing import Credentials, Signer
@@ -126,7 +126,7 @@ def test_each_change_needs_a_permitted_user(tmp_path: Path) -> None:
 
 def test_all_changes_of_the_request_table_are_tested() -> None:
     nameserver = build_nameserver(NameserverSettings(listen_port=0), SystemClock())
-    reads = PUBLIC | {RequestCode.GET_NAMESRV_CONFIG}
+    reads = PUBLIC | {RequestCode.GET_NAMESRV_CONFIG, RayMQRequestCode.PROVE_PEER}
     assert set(nameserver.server.chain.table.rows) == reads | OF_BROKERS | set(CHANGES)
 
 

@@ -11,9 +11,9 @@ from tests.actors.header_names import least_fields
 FOR_CLIENTS = {
     RayMQRequestCode.PULL_RECORDS, RayMQRequestCode.SYNC_GROUP, RayMQRequestCode.COMMIT_OFFSETS,
     RayMQRequestCode.DESCRIBE_SPLITS, RayMQRequestCode.SEND_RUNS, RayMQRequestCode.APPEND_BATCH,
-    RayMQRequestCode.CHECK_USER,
+    RayMQRequestCode.CHECK_USER, RayMQRequestCode.PROVE_PEER,
 }  # fmt: skip
-"""Requests about topics and groups; CHECK_USER reports only what its own user may do."""
+"""Requests about topics and groups; CHECK_USER reports only what its own user may do, PROVE_PEER nothing."""
 
 
 def test_requests_of_processes_and_administrators_need_rights_on_the_cluster(tmp_path: Path) -> None:

@@ -157,6 +157,7 @@ class Group:
             slave_read_enable=True,
             vip_channel=False,
             nameservers=self._nameserver.address,
+            receiver_addresses=[at for (_, to), at in (addresses or {}).items() if to == replica],
             **self.settings_of_each(),
         )
         return BrokerSettings.model_validate({**made.model_dump(), "listen_port": self._ports[replica]})
