@@ -267,7 +267,11 @@ class RemotingClient:
             return
         try:
             refusal = await self._prove(address, connection, self.hub.limits.connect_timeout_ms)
-            problem = None if refusal is None else NotProven(address, f"it refuses the key: {refusal.remark}")
+            problem = (
+                None
+                if refusal is None
+                else NotProven(address, f"the peer did not prove itself: {refusal.remark}")
+            )
         except NotProven as error:
             problem = error
         except RemotingError:

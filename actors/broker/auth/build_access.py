@@ -43,8 +43,8 @@ def build_access(
 ) -> BrokerAccess:
     """Build the access control of a broker. Loads the file of users if authentication is enabled.
 
-    Other processes reach the broker at `addresses`. `needs_name` returns True for a topic that only rules with
-    its name permit to read.
+    Other processes reach the broker at `addresses`. `needs_name` returns True for a topic that only rules
+    with its name permit to read.
 
     Raises StoreError if the inner user's credentials or the file of users are invalid.
     """

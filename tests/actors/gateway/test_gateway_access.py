@@ -26,11 +26,15 @@ from actors.gateway.proto.definition_pb2 import (
     SubscriptionEntry,
 )
 from actors.remoting.codes import RayMQRequestCode, RequestCode
+from actors.remoting.command import RemotingCommand
+from actors.remoting.headers import RegisterBrokerHeader
 from actors.remoting.hot_headers import SendMessageHeader
 from actors.remoting.raymq_requests import CheckUserHeader
 from actors.remoting.signing import ON_BEHALF_OF, ON_BEHALF_OF_SOURCE
 from tests.actors.broker.auth.access_peers import DENIED, SECRETS, Connect, SigningPeer, with_access
+from tests.actors.broker.brokers import TIMEOUT_MS
 from tests.actors.gateway.gateways import GrpcClient, message, with_gateway
+from tests.actors.host.foreign_peers import forging
 
 DATE = "20261127T120000Z"
 MINE, SECRET = Resource(name="Mine"), Resource(name="Secret")
@@ -108,6 +112,30 @@ UNKNOWN = {
     "other algorithm": (*signed("alice", "")[:2], ("authorization", "Bearer alice")),
     "long user": signed("a" * 600, "wrong"),
 }
+
+
+def test_foreign_broker_in_the_routes_decides_no_login(tmp_path: Path) -> None:
+    """`AAA` is the first broker that the gateway finds, and answers every request with success."""
+
+    async def story(inner: GrpcClient) -> None:
+        async with forging() as forger:
+            ext = RegisterBrokerHeader("AAA", forger.address, "DefaultCluster", 0).to_ext()
+            nameserver = inner.cluster.nameserver_address
+            registered = RemotingCommand(RequestCode.REGISTER_BROKER, ext)
+            await inner.peer.client.ask(nameserver, registered, TIMEOUT_MS)
+            peer = cast("SigningPeer", inner.peer)
+            assert (await peer.create_user("root", "Super")).code == 0
+            for metadata, expected in (
+                (signed("root", "wrong"), Code.UNAUTHORIZED),
+                (signed("mallory", "any"), Code.UNAUTHORIZED),
+                (signed("root", SECRETS["root"]), Code.OK),
+            ):
+                client = GrpcClient(inner.cluster, inner.channel, peer, metadata)
+                assert (await client.send(message())).status.code == expected
+            assert forger.codes
+            assert not forger.learned
+
+    with_gateway(tmp_path, story, has_users=True)
 
 
 def test_calls_without_valid_signature_are_unauthorized(tmp_path: Path) -> None:

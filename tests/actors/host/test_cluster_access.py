@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -44,17 +45,20 @@ def client_of(credentials: Credentials | None) -> RemotingClient:
 
 
 @asynccontextmanager
-async def protected_cluster(root: Path) -> AsyncIterator[Cluster]:
+async def protected_cluster(root: Path, **more: Any) -> AsyncIterator[Cluster]:
     """Start a nameserver, a rebalancer and a broker, all with authentication."""
     clock = SystemClock()
-    access = {"authentication_enabled": True, "inner_credentials_file": inner_file(root)}
+    access = {"authentication_enabled": True, "inner_credentials_file": inner_file(root), **more}
     nameserver = build_nameserver(NameserverSettings.model_validate({"listen_port": 0, **access}), clock)
     await nameserver.start()
     wanted = {"nameservers": [nameserver.address], "data_dir": root / "rebalancer", **access}
     rebalancer = build_rebalancer(RebalancerSettings.model_validate(wanted), clock)
     await rebalancer.start()
     addresses = {"nameservers": [nameserver.address], "rebalancers": [rebalancer.address]}
-    broker = BrokerService(settings_of(root, authorization_enabled=True, **addresses, **access), clock)
+    broker = BrokerService(
+        settings_of(root, authorization_enabled=access["authentication_enabled"], **addresses, **access),
+        clock,
+    )
     await broker.start()
     try:
         yield nameserver, rebalancer, broker
