@@ -135,8 +135,7 @@ def build_broker(
         ValueError: two features handle the same request code, or declare the same figure.
     """
     settings = live.settings
-    needs_name = partial(has_records_of_all, cluster_name=settings.cluster_name)
-    access = build_access(settings, clock, _addresses_of(settings, identity), needs_name)
+    access = _build_access(settings, clock, identity)
     requests = OutstandingRequests(clock, access.user_of, is_enforced=access.control is not None)
     loop = build_loop(live, clock, store, (*access.steps, *requests.steps))
     from_rebalancers = RequestTable()
@@ -173,10 +172,10 @@ def build_broker(
     )  # fmt: skip
 
 
-def _addresses_of(settings: BrokerSettings, identity: BrokerIdentity) -> Sequence[str]:
-    """Return the addresses by which other processes reach the broker."""
+def _build_access(settings: BrokerSettings, clock: Clock, identity: BrokerIdentity) -> BrokerAccess:
     own = [raft_member(each)[1] for each in settings.raft_members[settings.replica : settings.replica + 1]]
-    return (identity.address, *own)
+    needs_name = partial(has_records_of_all, cluster_name=settings.cluster_name)
+    return build_access(settings, clock, (identity.address, *own), needs_name)
 
 
 def _apply_changes(tables: BrokerTables, changes: Sequence[Difference]) -> None:

@@ -22,9 +22,9 @@ from actors.access.signatures import SignatureCheck
 from actors.host.cluster_tls import TlsSettings, client_tls
 from actors.remoting.chain import Step
 from actors.remoting.client import RemotingClient, SigningClient
+from actors.remoting.clients.proofs import Demand
 from actors.remoting.codes import RayMQRequestCode, ResponseCode
 from actors.remoting.command import RemotingCommand
-from actors.remoting.proofs import Demand
 from actors.remoting.remoting_errors import Refused
 from actors.remoting.request import Cost, OnSlave, RequestContext, RequestRow
 from actors.remoting.settings_text import Addresses

@@ -6,12 +6,12 @@ from functools import partial
 
 from actors.remoting.calls import Callback
 from actors.remoting.chain import Chain
+from actors.remoting.clients.proofs import Demand, RequestSigner
 from actors.remoting.codes import ResponseCode
 from actors.remoting.command import RemotingCommand
 from actors.remoting.connection import Connection
 from actors.remoting.hub import Hub
 from actors.remoting.limits import RemotingLimits
-from actors.remoting.proofs import Demand, RequestSigner
 from actors.remoting.remoting_errors import (
     Closed,
     ConnectFailed,

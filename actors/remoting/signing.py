@@ -19,7 +19,7 @@ names of fields, nor against a repetition at a later time:
 
 RayMQ's clients and processes name the receiver of a request in the field `Receiver`: the address that they
 have dialled and, after `=`, the socket address that it stands for, if that differs. A process refuses a
-request of the cluster's inner user that names another receiver, so that nobody can pass it on. It signs its
+request of the cluster's inner user that names another receiver, so that it cannot be passed on. It signs its
 response to a request of the inner user, and of a user that sets the field `Proof`, with the same key:
 
     signature = base64(HMAC-SHA256(secret key, content))

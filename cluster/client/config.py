@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from actors.remoting.proofs import RequestSigner
+from actors.remoting.clients.proofs import RequestSigner
 from actors.remoting.signing import Credentials, CredentialsInvalid, Signer, read_credentials
 from actors.remoting.tls.contexts import ClientTls
 from actors.strategies import make_strategy

@@ -13,8 +13,8 @@ import time
 from collections.abc import Sequence
 
 from actors.remoting.clients.blocking import BlockingConnection
+from actors.remoting.clients.proofs import RequestSigner
 from actors.remoting.command import RemotingCommand
-from actors.remoting.proofs import RequestSigner
 from actors.remoting.remoting_errors import RemotingError
 from actors.remoting.tls.contexts import ClientTls
 from cluster.client.hooks import CallHook

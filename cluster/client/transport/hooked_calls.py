@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 from actors.remoting.calls import Callback
 from actors.remoting.client import RemotingClient
+from actors.remoting.clients.proofs import RequestSigner
 from actors.remoting.command import RemotingCommand
 from actors.remoting.limits import RemotingLimits
-from actors.remoting.proofs import RequestSigner
 from actors.remoting.remoting_errors import RemotingError
 from actors.remoting.table import RequestTable
 from actors.remoting.tls.contexts import ClientTls

@@ -1,4 +1,4 @@
-"""Nobody speaks for the cluster: a peer that forges responses or passes requests on gains nothing."""
+"""A peer that is not of the cluster gains nothing if it forges responses or passes requests on."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ import pytest
 from actors.host.cluster_access import AccessSettings, cluster_client
 from actors.remoting.bodies.routes import RegisterBrokerBody
 from actors.remoting.client import RemotingClient
+from actors.remoting.clients.proofs import NEEDS_PROOF, RequestSigner
 from actors.remoting.codes import RayMQRequestCode, RequestCode
 from actors.remoting.command import RemotingCommand
 from actors.remoting.headers import RegisterBrokerHeader
-from actors.remoting.proofs import NEEDS_PROOF, RequestSigner
 from actors.remoting.remoting_errors import NotProven, RemotingError
 from actors.remoting.request import RequestContext
 from actors.remoting.server import RemotingServer
