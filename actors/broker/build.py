@@ -140,7 +140,7 @@ def build_broker(
     loop = build_loop(live, clock, store, (*access.steps, *requests.steps))
     from_rebalancers = RequestTable()
     client = cluster_client(settings, access.signer, clock, settings.nameservers, from_rebalancers)
-    role = BrokerRole()
+    role = BrokerRole(is_end_known=lambda: store.positions.is_end_known)
     tables, registration, new_topics = _build_metadata(live, clock, identity, store, client, role, supervisor)
     groups = _build_groups(settings, clock, store, client, tables, registration, access.user_of)
     from_rebalancers.add_rows(groups.requests.rebalancer_rows())
@@ -206,7 +206,7 @@ def _add_capabilities(parts: BrokerParts, capabilities: Sequence[Capability]) ->
     def registers_as(each: Role) -> RoleService:
         # One for each role: a change of role unregisters the former id and registers the new one.
         start = partial(register, broker_id_of(each, parts.settings.replica))
-        return RoleService("registration", frozenset({each}), start, unregister)
+        return RoleService("registration", frozenset({each}), start, unregister, needs_end=False)
 
     parts.loop.server.chain.extend(
         chain.from_iterable(each.steps for each in capabilities),
@@ -383,6 +383,7 @@ def _admin_rows(parts: BrokerParts, capabilities: Sequence[Capability]) -> Itera
             store,
             tables,
             removal.remove,
+            reads.caught_up,
             lambda: parts.role.role,
             keeps_queues=parts.settings.replication == RAFT,
         ).rows(),

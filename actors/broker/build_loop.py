@@ -10,6 +10,7 @@ from actors.broker.broker_settings import RAFT, BrokerSettings
 from actors.broker.counters import RequestCounters
 from actors.broker.loop.end_of_turn import EndOfTurn, ServerCalls
 from actors.broker.loop.flusher import Flusher
+from actors.broker.loop.log_end import LogEnd
 from actors.broker.loop.off_loop import OffLoop
 from actors.broker.loop.reads import Reads
 from actors.broker.loop.wait_registry import WaitRegistry
@@ -45,6 +46,7 @@ class BrokerLoop:
     held: WaitRegistry[Arrival]
     acks: Acks
     flusher: Flusher
+    log_end: LogEnd
     end_of_turn: EndOfTurn
     off_loop: OffLoop
     reads: Reads
@@ -83,6 +85,7 @@ def build_loop(
         flushes_each_tick=is_sync,
         flush_interval_ms=settings.store.flush_interval_ms,
     )
+    log_end = LogEnd(settings, store.positions)
     end_of_turn = EndOfTurn(
         store,
         flusher,
@@ -90,6 +93,7 @@ def build_loop(
         clock,
         ServerCalls(server.request_tick, server.hub.flush, server.hub.resume),
         stats.put_times,
+        log_end,
         settings.wait_in_pull_queue_ms,
     )
     off_loop = OffLoop(
@@ -106,6 +110,7 @@ def build_loop(
         held,
         Acks(store, clock, tuple(_ack_limits(settings, store))),
         flusher,
+        log_end,
         end_of_turn,
         off_loop,
         Reads(store, off_loop, admission.admit_response, end_of_turn),

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from actors.broker.broker_settings import SLAVE
@@ -45,20 +45,28 @@ class RoleService:
     roles: frozenset[Role]
     start: Callable[[], Awaitable[None]]
     stop: Callable[[], Awaitable[None]]
+    needs_end: bool = True
+    """False if a master starts it before the end of its log is known (`LogEnd`).
+
+    Others may read the ends of queues, and find all messages before them.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class PeriodicService(RoleService):
     """A service that calls `act` periodically."""
 
-    act: Callable[[], Awaitable[None] | None]
+    act: Callable[[], Awaitable[None] | None] = field(kw_only=True)
 
 
 class BrokerRole:
     """The role of one broker, and its services."""
 
-    def __init__(self, services: Iterable[RoleService] = ()) -> None:
+    def __init__(
+        self, services: Iterable[RoleService] = (), is_end_known: Callable[[], bool] = lambda: True
+    ) -> None:
         """Create the object in role STOPPED; `services` are started in the given order."""
+        self._is_end_known = is_end_known
         self.role = Role.STOPPED
         self.epoch = 0
         """The store's epoch when the broker took its role; of a replica of a Raft group, its term."""
@@ -86,10 +94,25 @@ class BrokerRole:
                 if role not in service.roles:
                     self._running.remove(service)
                     await service.stop()
-            for service in self._services:
-                if role in service.roles and service not in self._running:
-                    self._running.append(service)
-                    await service.start()
+            await self._start_services()
+
+    async def start_waiting(self) -> None:
+        """Start the services that wait for the end of the log, if it is known now."""
+        async with self._change:
+            await self._start_services()
+
+    async def _start_services(self) -> None:
+        for service in self._services:
+            if self.role not in service.roles or service in self._running:
+                continue
+            if self.role is Role.MASTER and service.needs_end and not self._is_end_known():
+                continue
+            self._running.append(service)
+            try:
+                await service.start()
+            except BaseException:
+                self._running.remove(service)
+                raise
 
 
 def periodic(
@@ -98,6 +121,8 @@ def periodic(
     roles: Iterable[Role],
     interval_ms: int,
     act: Callable[[], Awaitable[None] | None],
+    *,
+    needs_end: bool = True,
 ) -> PeriodicService:
     """Return a service that calls `act` every `interval_ms` while the broker has one of `roles`."""
     tasks: list[asyncio.Task[None]] = []
@@ -111,4 +136,4 @@ def periodic(
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
 
-    return PeriodicService(name, frozenset(roles), start, stop, act)
+    return PeriodicService(name, frozenset(roles), start, stop, needs_end, act=act)

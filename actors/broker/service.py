@@ -249,6 +249,7 @@ class BrokerService:
             ("read-queue-sweep", broker.loop.off_loop.sweep),
             ("drain-lease", broker.drain.sweep),
             ("fenced-check", self._leave_if_fenced),
+            ("log-end", self._follow_log_end),
             # An idle store has work too: checkpoints, file allocation, the end of a flush.
             ("store-tick", broker.loop.server.request_tick),
         ):
@@ -267,6 +268,11 @@ class BrokerService:
             self.graph.loop.held.close()  # consumers then request the route, and continue at the new master
         if is_former_master or store.is_superseded:
             await self.graph.role.become(Role.FENCED, store.epoch)
+
+    async def _follow_log_end(self) -> None:
+        self.graph.loop.log_end.watch()
+        if self.graph.loop.log_end.is_known:
+            await self.graph.role.start_waiting()
 
     def _expire_clients(self) -> None:
         self.graph.groups.requests.expire()

@@ -82,8 +82,8 @@ class Figure:
     kind: Kind
     unit: str
     """`bytes`, `ms`, `us`, `s`, `percent`, `messages/s`; empty for a number of things and for texts."""
-    read: Callable[[], Value | Iterable[Sample]]
-    """Returns the value; with `labels`, the samples.
+    read: Callable[[], Value | Iterable[Sample] | None]
+    """Returns the value, or None if it is unknown: then it is absent. With `labels`, returns the samples.
 
     Samples are read in slices, between which the process continues. So a function with many of them is a
     generator over a copy of its keys, and skips those that were removed in the meantime.
@@ -105,9 +105,11 @@ class Figure:
     runs in slices too. Figures with an equal function are refreshed together."""
 
     def samples(self) -> Iterable[Sample]:
-        """Return the samples; a figure without labels has one."""
+        """Return the samples; a figure without labels has one, unless its value is unknown."""
         read = self.read()
-        return cast("Iterable[Sample]", read) if self.labels else (Sample((), cast("Value", read)),)
+        if self.labels:
+            return cast("Iterable[Sample]", read)
+        return () if read is None else (Sample((), cast("Value", read)),)
 
 
 def failures_figure(read: Callable[[], int]) -> Figure:
@@ -153,7 +155,9 @@ def described(figures: Iterable[Figure]) -> dict[str, object]:
     """Return the values by name; of a histogram, its counts."""
     values = {each.name: each.read() for each in figures if each.is_described and not each.labels}
     return {
-        name: list(value.counts) if isinstance(value, Histogram) else value for name, value in values.items()
+        name: list(value.counts) if isinstance(value, Histogram) else value
+        for name, value in values.items()
+        if value is not None
     }
 
 

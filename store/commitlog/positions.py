@@ -57,6 +57,8 @@ class Positions:
 
     __slots__ = (
         "_confirmed",
+        "_end_at",
+        "_is_end_known",
         "_order",
         "_policy",
         "_waiters",
@@ -88,6 +90,8 @@ class Positions:
         self.shortage = ""
         """Why appends could not be confirmed, such as too few replicas: they are refused; else empty."""
         self._confirmed = 0
+        self._end_at = 0
+        self._is_end_known = False
         self.waiting = 0
         """The number of messages that wait for confirmation."""
         self._policy = policy
@@ -110,6 +114,29 @@ class Positions:
             self._confirmed = min(confirmed, self.written)
         return self._confirmed
 
+    @property
+    def is_end_known(self) -> bool:
+        """True if `confirmed` is the end of what readers may have seen.
+
+        After a start of a replica it is only a lower bound of that, until all that the log had then is
+        confirmed again. Until then the absence of a message means nothing.
+        """
+        if not self._is_end_known:
+            self._is_end_known = self.confirmed >= self._end_at
+        return self._is_end_known
+
+    @property
+    def hidden_bytes(self) -> int:
+        """The bytes that are to be confirmed until the end is known; 0 if it is."""
+        return 0 if self.is_end_known else self._end_at - self.confirmed
+
+    def forget_end(self) -> None:
+        """Let the end be unknown until all that is written now is confirmed.
+
+        For a replica that takes over from another one, which may have confirmed more.
+        """
+        self._end_at, self._is_end_known = self.written, False
+
     def acknowledge(self, replica: int, offset: int) -> None:
         """Record that a replica has the log up to CommitLog offset `offset`."""
         self.replicas[replica] = offset
@@ -125,6 +152,7 @@ class Positions:
         """
         self.min = self._confirmed = min_offset
         self.written = self.flushed = self.recovered = offset
+        self.forget_end()
         self.dispatched = self.confirmed
 
     def restore_confirmed(self, offset: int) -> int:
@@ -145,6 +173,7 @@ class Positions:
         self.flushed = min(self.flushed, offset)
         self.dispatched = min(self.dispatched, offset)
         self.recovered = min(self.recovered, offset)
+        self._end_at = min(self._end_at, offset)
         self.awaited = min(self.awaited, offset)
         self._confirmed = min(self._confirmed, offset)
         self.fail(error, beyond=offset)

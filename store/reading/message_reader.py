@@ -131,6 +131,11 @@ class MessageReader:
         out_of_range = out_of_range_result(queue, offset)
         if out_of_range is not None or queue is None:
             assert out_of_range is not None
+            if offset > out_of_range.max_offset and not self._log.positions.is_end_known:
+                # The queue may be longer than is known, and the reader may have read up to `offset` before.
+                return GetMessageResult(
+                    GetMessageStatus.OFFSET_OVERFLOW_ONE, offset, out_of_range.min_offset, offset
+                )
             return out_of_range
         result = GetMessageResult(GetMessageStatus.FOUND, offset, queue.min_offset, queue.next_offset)
         if wanted.accepts_all:

@@ -73,6 +73,7 @@ def broker_figures(
             metric="rocketmq_consumer_group_number",
         ),
         *_store(loop.store),
+        *loop.log_end.figures(),
         *_requests(settings, loop),
         *_reads(settings, loop.reads),
         *_messages(loop.stats),

@@ -29,6 +29,7 @@ class Cleaning:
         store: MessageStore,
         tables: BrokerTables,
         remove_queues: Callable[[str], Awaitable[None]],
+        caught_up: Callable[[], Awaitable[None]],
         role: Callable[[], Role],
         *,
         keeps_queues: bool = False,
@@ -39,6 +40,7 @@ class Cleaning:
             store: the broker's store.
             tables: the broker's topics and committed offsets.
             remove_queues: removes all queues of a topic, or raises Refused.
+            caught_up: waits until all messages can be read, or raises Refused.
             role: returns the broker's role.
             keeps_queues: True for a replica of a Raft group, which has no expired queue of its own to remove:
                 the queue would begin at offset 0 again on this replica only.
@@ -47,6 +49,7 @@ class Cleaning:
         self._topics = tables.topics
         self._offsets = tables.offsets
         self._remove_queues = remove_queues
+        self._caught_up = caught_up
         self._role = role
         self._keeps_queues = keeps_queues
 
@@ -96,7 +99,10 @@ class Cleaning:
         """Remove expired queues, except those of system topics, and their committed offsets. Raises OSError.
 
         A removed queue starts again at offset 0. A group that kept its old offset would skip new messages.
+        Raises Refused if the broker does not know all messages yet.
         """
+        if not self._keeps_queues:
+            await self._caught_up()
         removed: list[tuple[str, int]] | None = [] if self._keeps_queues else None
         while removed is None or len(removed) == QUEUES_PER_TURN:
             removed = self._store.retention.clean_expired_queues(self._topics.is_system, QUEUES_PER_TURN)

@@ -8,7 +8,8 @@
 
 Dispatch writes to each queue that has new messages, however few. If no pull waits for them, one dispatch
 serves several turns. A reader that must see all messages first calls `catch_up`; if another thread is still
-writing consume-queue units, it waits (`when_caught_up`).
+writing consume-queue units, it waits (`when_caught_up`). So does it while the end of the log is not known
+(`LogEnd`): what is confirmed then is less than consumers may have seen.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from actors.broker.loop.flusher import Flusher
+from actors.broker.loop.log_end import LogEnd
 from actors.broker.loop.wait_registry import HeldRequest, WaitRegistry, shutting_down
 from actors.broker.put_times import PutTimes
 from actors.remoting.codes import ResponseCode
@@ -29,6 +31,8 @@ from store.message_store import Arrival, MessageStore
 # A dispatch costs as much as two turns with 20 sends: at 2 ms it took 15 % of the CPU time of small sends.
 DISPATCH_LATER_NS = 10_000_000
 DISPATCH_LATER_BYTES = 256 * 1024
+END_WAIT_MS = 2_000
+"""How long a reader waits until the end of the log is known. RocketMQ's clients wait 3 s for a response."""
 # Added to timers: one that fires too early would find no expired pull and be set again immediately.
 TIMER_SLACK_S = 0.001
 
@@ -71,6 +75,7 @@ class EndOfTurn:
         clock: Clock,
         server: ServerCalls,
         put_times: PutTimes,
+        log_end: LogEnd,
         catch_up_timeout_ms: int,
     ) -> None:
         """Create the object.
@@ -82,9 +87,11 @@ class EndOfTurn:
             clock: for time-outs and measurements.
             server: functions of the server.
             put_times: counts the time from append to confirmation.
+            log_end: tells whether the end of the log is known.
             catch_up_timeout_ms: how long a reader waits for dispatch before it is refused.
         """
         self._put_times = put_times
+        self._log_end = log_end
         self._store = store
         self._flusher = flusher
         self._held = held
@@ -133,25 +140,27 @@ class EndOfTurn:
             times.count_confirmed(positions.confirmed)
 
     def catch_up(self) -> bool:
-        """Dispatch one step if needed; return True if all confirmed messages can be read now."""
+        """Dispatch one step if needed; return True if all messages that anyone has seen can be read now."""
         positions = self._store.positions
         if positions.dispatched >= positions.confirmed:
-            return True
+            return positions.is_end_known
         if self._store.has_more_to_dispatch and not self._is_stopped:
             self._advance_store()
-        return positions.dispatched >= positions.confirmed
+        return positions.dispatched >= positions.confirmed and positions.is_end_known
 
     def when_caught_up(self) -> asyncio.Future[None]:
         """Return a future that is done when all messages confirmed by now can be read.
 
-        To be used if `catch_up` has returned False. The future raises Refused if dispatch fails or takes
-        longer than the time-out, or if the broker stops.
+        To be used if `catch_up` has returned False. The future raises Refused if dispatch fails, if it or the
+        confirmation of the log takes longer than its time-out, or if the broker stops.
         """
         caught_up: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        reader = _Reader(self._store.positions.confirmed, self._clock.monotonic_ns(), caught_up)
+        positions = self._store.positions
+        position = positions.confirmed + positions.hidden_bytes
+        reader = _Reader(position, self._clock.monotonic_ns(), caught_up)
         if self._is_stopped:
             reader.release(shutting_down())
-        elif not self._store.has_more_to_dispatch:
+        elif positions.is_end_known and not self._store.has_more_to_dispatch:
             reader.release(self._dispatch_error())
         else:
             self._readers.append(reader)
@@ -175,11 +184,14 @@ class EndOfTurn:
         dispatched = store.positions.dispatched
         while readers and readers[0].position <= dispatched:
             readers.popleft().release()
-        if not store.has_more_to_dispatch:
+        is_known, limit_ms = self._log_end.is_known, self._catch_up_timeout_ms
+        if is_known and not store.has_more_to_dispatch:
             self._end_waits(self._dispatch_error())
-        while readers and self._age_ms(readers[0]) >= self._catch_up_timeout_ms:
+        if not is_known:
+            limit_ms = min(limit_ms, END_WAIT_MS)
+        while readers and self._age_ms(readers[0]) >= limit_ms:
             reader = readers.popleft()
-            reader.release(self._too_late(reader))
+            reader.release(self._too_late(reader) if is_known else self._log_end.refusal())
 
     def _end_waits(self, error: Refused | None) -> None:
         readers, self._readers = self._readers, deque()

@@ -100,6 +100,9 @@ class Lags:
             begin_ns = self._slice_ns = self._clock.monotonic_ns()
             if begin_ns < self._next_ns:
                 return
+            if not self._store.positions.is_end_known:  # unknown, not the lag behind a lower bound of the end
+                self._computed = []
+                return
             computed, by_group = [], self._progress.topics_by_group()
             rows = [(topic, group) for group, topics in by_group.items() for topic in topics]
             self._reads_max = max(min(READS_MAX, READS_PER_REFRESH // max(len(rows), 1)), 1)

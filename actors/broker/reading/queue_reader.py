@@ -95,10 +95,16 @@ class QueueReader:
         """Return True if a read need not wait for dispatch.
 
         A read waits only if it would find no message. Messages that are dispatched already can be read even
-        if dispatch is far behind in other queues, or fails because the disk is full.
+        if dispatch is far behind in other queues, or fails because the disk is full. While the end of the log
+        is not known, a read at or beyond the end of its queue moves no offset, so the pull can be held.
         """
         store = self._store
-        return store.is_at_end(*queue, offset) or self._reads.catch_up() or offset < store.max_offset(*queue)
+        return (
+            store.is_at_end(*queue, offset)
+            or self._reads.catch_up()
+            or offset < store.max_offset(*queue)
+            or not store.positions.is_end_known
+        )
 
     def is_at_end(self, queue: Queue, offset: int) -> bool:
         """Return True if `offset` is the end of the queue, so that no read is necessary."""

@@ -45,12 +45,13 @@ def build_master(parts: BrokerParts) -> Capability:
         None if tls is None else partial(TlsGate, hub, tls),
     )
     loop.end_of_turn.on_written(server.push)
-    reload = () if tls is None else (periodic(parts.supervisor, "ha-tls", is_master, RELOAD_MS, tls.reload),)
+    every = partial(periodic, parts.supervisor, roles=is_master, needs_end=False)  # slaves confirm the log
+    reload = () if tls is None else (every("ha-tls", interval_ms=RELOAD_MS, act=tls.reload),)
     return Capability(
         rows=tuple(HaRequests(loop.store, lambda: role.role, master, server.slaves).rows()),
         services=(
-            RoleService("ha-port", is_master, server.start, server.stop),
-            periodic(parts.supervisor, "ha-sweep", is_master, SWEEP_MS, server.sweep),
+            RoleService("ha-port", is_master, server.start, server.stop, needs_end=False),
+            every("ha-sweep", interval_ms=SWEEP_MS, act=server.sweep),
             *reload,
         ),
         figures=(

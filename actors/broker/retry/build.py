@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from actors.broker.build_loop import BrokerLoop
 from actors.broker.capability import Capability
 from actors.broker.metadata.tables import BrokerTables
 from actors.broker.parts import BrokerParts
 from actors.broker.retry.dead_letters import DeadLetters
 from actors.broker.retry.send_back import SendBack
-from actors.broker.stats import BrokerStats
 from actors.host.figures import Figure, Kind
 from store.message.validate import DLQ_TOPIC_PREFIX, RETRY_TOPIC_PREFIX
 from store.message_store import MessageStore
@@ -25,17 +25,19 @@ def build_retries(parts: BrokerParts) -> Capability:
     return Capability(
         rows=tuple(back.rows()),
         interceptors=(DeadLetters(tables, parts.groups.locks, loop.stats),),
-        figures=retry_figures(tables, loop.store, loop.stats),
+        figures=retry_figures(tables, loop),
     )
 
 
-def retry_figures(tables: BrokerTables, store: MessageStore, stats: BrokerStats) -> Sequence[Figure]:
+def retry_figures(tables: BrokerTables, loop: BrokerLoop) -> Sequence[Figure]:
     """Return the figures of retries and dead letters.
 
     A message in a retry topic is pending until its group has committed a higher offset; one that still waits
     for its delay is not counted. A dead letter is pending until it is resent or purged, which a commit of
     TOOLS_CONSUMER records. Messages sent back are counted since the start of the broker.
     """
+
+    store, stats, known = loop.store, loop.stats, loop.log_end.known
 
     def retries() -> int:
         return sum(
@@ -56,12 +58,12 @@ def retry_figures(tables: BrokerTables, store: MessageStore, stats: BrokerStats)
 
     return (
         Figure(
-            "retries_pending", Kind.GAUGE, "", retries, "Messages in retry topics.",
+            "retries_pending", Kind.GAUGE, "", known(retries), "Messages in retry topics.",
             runtime_names=("retriesPending",),
             metric="raymq_retries_pending",
         ),
         Figure(
-            "dead_letters_pending", Kind.GAUGE, "", dead_letters, "Messages in dead-letter topics.",
+            "dead_letters_pending", Kind.GAUGE, "", known(dead_letters), "Messages in dead-letter topics.",
             runtime_names=("deadLettersPending",),
             metric="raymq_dead_letters_pending",
         ),

@@ -41,7 +41,7 @@ def build_timer(parts: BrokerParts) -> Capability:
             periodic(supervisor, "timer-progress", master, flush_ms, timer.save_progress),
             periodic(supervisor, "timer-rates", master, SAMPLE_MS, counts.sample),
         ),
-        figures=(*timer_figures(timer, counts), *timer_metrics(timer, counts, topics, clock)),
+        figures=(*timer_figures(timer, counts, loop.log_end), *timer_metrics(timer, counts, topics, clock)),
     )
 
 

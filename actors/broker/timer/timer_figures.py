@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
+from actors.broker.loop.log_end import LogEnd
 from actors.broker.metadata.topics import Topics
 from actors.broker.metric_labels import STORAGE, STORAGE_LABELS
 from actors.broker.timer.timer_counts import TimerCounts
@@ -21,11 +22,12 @@ _COUNTER, _GAUGE = Kind.COUNTER, Kind.GAUGE
 _Samples = Callable[[], Iterator[Sample]]
 
 
-def timer_figures(timer: TimerService, counts: TimerCounts) -> Sequence[Figure]:
+def timer_figures(timer: TimerService, counts: TimerCounts, log_end: LogEnd) -> Sequence[Figure]:
     """Return RayMQ's figures of an enabled timer."""
     return (
         Figure(
-            "pending_timers", _GAUGE, "", lambda: timer.pending, "Messages that wait for their time.",
+            "pending_timers", _GAUGE, "", log_end.known(lambda: timer.pending),
+            "Messages that wait for their time.",
             runtime_names=("pendingTimers",), metric="raymq_pending_timers",
         ),
         Figure(

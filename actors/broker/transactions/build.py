@@ -41,7 +41,7 @@ def build_transactions(parts: BrokerParts) -> Capability:
                 "open_transactions",
                 Kind.GAUGE,
                 "",
-                lambda: log.open_count,
+                loop.log_end.known(lambda: log.open_count),
                 "Transactions without a decision.",
                 runtime_names=("openTransactions",),
                 metric="raymq_open_transactions",

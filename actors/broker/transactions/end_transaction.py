@@ -86,6 +86,7 @@ class EndTransaction:
         return None
 
     async def _when_loaded(self, context: RequestContext) -> None:
+        await self._reads.caught_up()  # refuses the request if the log cannot be read for long
         await self._transactions.when_loaded()
         self._read_half(context)
 

@@ -112,6 +112,8 @@ def show(
     for row in rows:
         if row["reason"]:
             console.print(escaped_text(f"{row['actor']}: {row['reason']}"), style="red")
+        if hidden := row["details"].get("hidden_because"):
+            console.print(escaped_text(f"{row['actor']}: {hidden}"), style="yellow", soft_wrap=True)
         if row["is_member"] is False:
             console.print(
                 escaped_text(f"{row['actor']}: {_how_to_join(row)}"), style="yellow", soft_wrap=True
@@ -146,7 +148,8 @@ def _how_to_join(row: Mapping[str, Any]) -> str:
 def _style(row: Mapping[str, Any]) -> str | None:
     if row["state"] != "serving":
         return "red"
-    return "yellow" if row.get("is_bare_majority") or row.get("is_member") is False else None
+    is_warned = row.get("is_bare_majority") or row.get("is_member") is False
+    return "yellow" if is_warned or row["details"].get("hidden_because") else None
 
 
 def role_of(row: Mapping[str, Any]) -> str | None:

@@ -123,7 +123,7 @@ class RaftDriver:
             do.Trim: lambda effect: store.retention.delete_before(effect.offset),
             do.RepairRange: self._repair,
             do.Confirm: lambda effect: self._log.confirm(effect.offset),
-            do.BecomeLeader: lambda effect: _log.info("raft_leader_elected", term=effect.term),
+            do.BecomeLeader: self._become_leader,
             do.OpenForSends: self._prepare_to_open,
             do.LoseLeadership: self._lose_leadership,
             do.Fail: lambda effect: self._fail(effect.reason),
@@ -284,6 +284,11 @@ class RaftDriver:
         except Exception as error:
             self._fail(f"{type(error).__name__}: {error}")
             raise
+
+    def _become_leader(self, effect: do.BecomeLeader) -> None:
+        _log.info("raft_leader_elected", term=effect.term)
+        # The former leader may have confirmed more. A record of this term that is confirmed includes it.
+        self._store.positions.forget_end()
 
     def _send_records(self, effect: do.SendRecords) -> None:
         records = self._log.read(effect.message.offset, READ_BYTES)
