@@ -143,6 +143,7 @@ READERS = {
     "broker/delay/build.py": "a figure that names RocketMQ's two offsets",
     "broker/delay/delay_scheduler.py": "a service of a master, which starts when the end is known",
     "broker/drain.py": "after `caught_up`",
+    "broker/group/group_progress.py": "of requests after `caught_up`, and of figures if the end is known",
     "broker/group/offset_requests.py": "after `caught_up`, and for queues that the topic does not have",
     "broker/metrics/lags.py": "only if the end is known",
     "broker/pop/acks.py": "a service of a master, which starts when the end is known",
