@@ -18,7 +18,8 @@ DESCRIBED = {
     "str": """address broker cluster drain_state flush hidden_because role store_id store_root
         write_refusal""",
     "int": """background_task_failures broker_id cold_reads confirmed connections dead_letters_pending
-        hidden_bytes delayed_messages_skipped dispatched epoch flushed flushes groups held_pulls log_holes longest_flush_us
+        hidden_bytes
+        delayed_messages_skipped dispatched epoch flushed flushes groups held_pulls log_holes longest_flush_us
         longest_lag_us loop_lag_p50_us loop_lag_p99_us messages_in messages_out messages_sent_back
         messages_skipped min_position mixed_request_modes open_transactions pid pop_in_flight
         pop_messages_deleted pop_revived pop_stored_claims replica requests_refused retries_pending
