@@ -75,14 +75,12 @@ def build_loop(
     limits, tls = _limits(settings), server_tls(settings)
     server = RemotingServer(requests, clock, limits, end_turn, steps, (counters,), tls)
     live.on_change(lambda _: server.hub.change_limits(max_unread_bytes=_max_unread_bytes(settings)))
-    held = WaitRegistry[Arrival](clock, settings.max_held_pulls)
-    stats = BrokerStats(clock)
-    is_sync = settings.store.flush == "sync"
+    held, stats = WaitRegistry[Arrival](clock, settings.max_held_pulls), BrokerStats(clock)
     flusher = Flusher(
         store,
         clock,
         server.request_tick,
-        flushes_each_tick=is_sync,
+        flushes_each_tick=settings.store.flush == "sync",
         flush_interval_ms=settings.store.flush_interval_ms,
     )
     log_end = LogEnd(settings, store.positions)
