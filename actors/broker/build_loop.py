@@ -71,8 +71,7 @@ def build_loop(
         end_of_turn.tick()
         admission.end_turn()
 
-    steps: Sequence[Step] = (*access_steps, admission)
-    limits, tls = _limits(settings), server_tls(settings)
+    steps, limits, tls = (*access_steps, admission), _limits(settings), server_tls(settings)
     server = RemotingServer(requests, clock, limits, end_turn, steps, (counters,), tls)
     live.on_change(lambda _: server.hub.change_limits(max_unread_bytes=_max_unread_bytes(settings)))
     held, stats = WaitRegistry[Arrival](clock, settings.max_held_pulls), BrokerStats(clock)
