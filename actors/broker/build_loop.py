@@ -71,8 +71,9 @@ def build_loop(
         end_of_turn.tick()
         admission.end_turn()
 
-    steps, limits, tls = (*access_steps, admission), _limits(settings), server_tls(settings)
-    server = RemotingServer(requests, clock, limits, end_turn, steps, (counters,), tls)
+    steps: Sequence[Step] = (*access_steps, admission)
+    tls = server_tls(settings)
+    server = RemotingServer(requests, clock, _limits(settings), end_turn, steps, (counters,), tls)
     live.on_change(lambda _: server.hub.change_limits(max_unread_bytes=_max_unread_bytes(settings)))
     held, stats = WaitRegistry[Arrival](clock, settings.max_held_pulls), BrokerStats(clock)
     flusher = Flusher(
@@ -93,9 +94,8 @@ def build_loop(
         log_end,
         settings.wait_in_pull_queue_ms,
     )
-    off_loop = OffLoop(
-        clock, settings.cold_read_threads, settings.pull_queue_capacity, settings.wait_in_pull_queue_ms
-    )
+    threads, capacity = settings.cold_read_threads, settings.pull_queue_capacity
+    off_loop = OffLoop(clock, threads, capacity, settings.wait_in_pull_queue_ms)
     return BrokerLoop(
         store,
         requests,
