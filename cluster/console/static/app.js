@@ -20,7 +20,7 @@ const PAGES = {
 const THEMES = ["auto", "light", "dark"];
 
 function App() {
-  const [at, setAt] = useState(place());
+  const [at, setAt] = useState({ ...place(), visit: 0 });
   const [session, setSession] = useState();
   const [needsLogin, setNeedsLogin] = useState(false);
   const [problem, setProblem] = useState();
@@ -38,7 +38,7 @@ function App() {
     return next;
   });
   useEffect(() => {
-    const move = () => setAt(place());
+    const move = () => setAt((before) => ({ ...place(), visit: before.visit + 1 }));
     const login = () => setNeedsLogin(true);
     addEventListener("hashchange", move);
     addEventListener("login-required", login);
@@ -47,7 +47,7 @@ function App() {
   }, []);
   const setQuery = (query) => {
     history.replaceState(null, "", link(at.segments, query));
-    setAt(place());
+    setAt((before) => ({ ...place(), visit: before.visit }));
   };
   if (!session) return html`<main class="alone"><${Problem} error=${problem} /></main>`;
   const name = at.segments[0] ?? "overview";
@@ -55,12 +55,13 @@ function App() {
     <${Side} chosen=${name} session=${session} />
     <div class="right">
       <${Top} session=${session} theme=${theme} onTheme=${nextTheme} onHelp=${() => setHelp(true)} onLogout=${() => call("POST", "/logout").then(load)} />
-      <main>${needsLogin ? html`<${Login} onDone=${load} />` : html`<${Content} key=${at.segments.join("/")} segments=${at.segments} />`}</main>
+      <main>${needsLogin ? html`<${Login} onDone=${load} />` : html`<${Content} key=${at.visit} segments=${at.segments} />`}</main>
     </div>
     ${hasHelp ? html`<${Help} onClose=${() => setHelp(false)} />` : null}
   </${Shell.Provider}>`;
 }
 
+/** The page of an address. Each visit of another address begins with a new one, so none keeps what an earlier address said. */
 function Content({ segments }) {
   const [state, setState] = useState({});
   const [kind = "overview", item] = segments;

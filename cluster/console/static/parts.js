@@ -124,6 +124,7 @@ function Filter({ value, onChange }) {
   const [text, setText] = useState(value);
   const timer = useRef();
   useEffect(() => setText(value), [value]);
+  useEffect(() => () => clearTimeout(timer.current), []);
   const input = (event) => {
     const next = event.target.value;
     setText(next);

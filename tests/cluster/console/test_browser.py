@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
@@ -167,6 +168,75 @@ def test_message_with_a_hostile_body_is_shown_as_text(visitor: Visitor, cluster:
     assert "\\u{1b}" in detail.inner_text()
     assert detail.locator("img, b b, i i").count() == 0
     assert page.title() == "Messages · RayMQ"
+
+
+OF_MESSAGES = (
+    ("messages?topic={0}", "messages?topic={1}"), ("messages?topic={0}&key=k3", "messages?topic={0}"),
+    ("messages?topic={0}&mode=key&key=k3", "messages?topic={0}&mode=key&key=k1"),
+    ("messages?topic={0}", "messages"),
+)  # fmt: skip
+"""Addresses of a page, and those to which its address then changes."""
+OF_OTHERS = (
+    ("messages?topic={0}&tags=none&since=earliest", "messages?topic={0}&last=2&contains=body"),
+    ("messages?topic={0}&sql=TAGS%20IS%20NULL", "messages?topic={1}&until=earliest&since=earliest"),
+    ("topics", "topics?match={0}"), ("topics?system=true&page=2", "topics?sort=-queues&match=topic-"),
+    ("topics/{0}", "topics/{1}"), ("topics/{0}", "topics/{0}?tab=groups"),
+    ("topics/{0}?tab=settings", "topics/{0}"), ("groups", "groups?match={0}"),
+    ("groups?sort=lag", "groups?system=true"), ("groups/{0}", "groups/{1}"),
+    ("groups/{0}?tab=owners", "groups/{0}?tab=settings&match=retry"),
+    ("dead-letters/{0}", "dead-letters/{0}?handled=true"), ("dead-letters/{1}", "dead-letters/{0}"),
+    ("brokers", "brokers?match=b&sort=-id"), ("brokers/a", "brokers/b"),
+    ("brokers/a?match=boot", "brokers/a?tab=settings"), ("", "overview?span=day"),
+    ("clients?match=none", "clients"), ("changes?match=none", "changes"), ("nosuch", "nosuch/too"),
+    ("waiting", "waiting?sort=-timers"), ("dead-letters?match=none", "dead-letters"),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("pairs", [OF_MESSAGES, pytest.param(OF_OTHERS, marks=pytest.mark.extended)])
+def test_each_page_shows_its_address_after_it_changes(
+    browser: Browser, visitor: Visitor, filled: str, cluster: Cluster, pairs: tuple[tuple[str, str], ...]
+) -> None:
+    """After a link, the way back or a typed address a page shows what it shows if it was opened there."""
+    other = cluster.topic(queues=2)
+    with Admin(cluster.address) as admin:
+        admin.put_group(SubscriptionGroupConfig(other))
+    visitor.console.await_sample()
+    fresh = Visitor(browser.new_context().new_page(), visitor.console)
+
+    def shown(page: Page) -> tuple[str, list[str], str]:
+        """Return text without figures that change, values of the fields, and the title."""
+        fields = page.locator("main input, main select").evaluate_all("all => all.map((each) => each.value)")
+        return re.sub(r"[\d.,:–]+", "#", page.locator("main").inner_text()), fields, page.title()
+
+    for pair in pairs:
+        first, following = (each.format(filled, other) for each in pair)
+        fresh.page.goto("about:blank")
+        fresh.page.goto(f"{fresh.console.url}#/{following}")
+        visitor.page.goto("about:blank")
+        visitor.page.goto(f"{visitor.console.url}#/{first}")
+        visitor.page.locator("main :is(h1, [role=alert])").first.wait_for()
+        visitor.page.evaluate("address => { location.hash = address; }", f"#/{following}")
+        found: list[Any] = []
+
+        def is_equal(found: list[Any] = found) -> bool:
+            found[:] = [shown(fresh.page), shown(visitor.page)]
+            return found[0] == found[1] and "Loading…" not in found[0][0]
+
+        try:
+            eventually(is_equal)
+        except AssertionError:
+            pytest.fail(f"{first} → {following}: {found}")
+    fresh.page.context.close()
+    assert fresh.errors == []
+
+
+def test_filter_that_was_typed_before_a_link_changes_no_other_page(visitor: Visitor, filled: str) -> None:
+    visitor.visit("topics", "Create topic")
+    visitor.page.get_by_role("searchbox", name="filter").fill("topic-")
+    visitor.page.evaluate("location.hash = '#/groups'")
+    visitor.page.get_by_text("Create group…").wait_for()
+    visitor.page.wait_for_timeout(400)  # longer than a filter waits for more letters
+    assert visitor.page.url.endswith("#/groups")
 
 
 @pytest.mark.extended
