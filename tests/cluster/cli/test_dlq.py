@@ -17,7 +17,9 @@ def with_dead_letters(raymq: Raymq, count: int) -> tuple[str, str]:
         raymq.cluster.address, group, lambda _messages: reconsume_later(-1), config=CONFIG
     ) as consumer:
         consumer.subscribe(topic)
-        eventually(lambda: sum(row["committed"] for row in raymq.ok("offset", "show", group, topic)) == count)
+        eventually(
+            lambda: sum(row["committed"] or 0 for row in raymq.ok("offset", "show", group, topic)) == count
+        )
     return topic, group
 
 

@@ -25,7 +25,7 @@ export default pageOf((name) => [path("groups", name), {}], 5_000, ({ name, of, 
 function Queues({ data }) {
   const spans = new Map(data.retained.map((row) => [`${row.topic} ${row.broker} ${row.queue}`, row]));
   const rows = data.details.queues.map((queue) => ({ ...queue, ...spans.get(`${queue.topic} ${queue.broker} ${queue.queue}`) }));
-  return html`<${Table} rows=${rows} empty="no offset is committed yet, so the lag is unknown" columns=${[
+  return html`<${Table} rows=${rows} empty="no broker knows a topic of this group, so its lag is unknown" columns=${[
     { name: "topic", cell: (row) => html`<${Name} kind="topics" of=${row.topic} />` }, { name: "broker" }, { name: "queue", number: true },
     { name: "committed", number: true }, { name: "end", number: true },
     { name: "lag", number: true, cell: (row) => (row.lag ? html`<b>${count(row.lag)}</b>` : count(row.lag)) }, { name: "in_flight", number: true },

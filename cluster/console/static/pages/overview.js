@@ -31,7 +31,7 @@ export default pageOf(() => ["/overview", {}], EVERY_MS, ({ of, data, query, set
       <section class="panel"><h2>Busiest topics</h2><${Short} rows=${data.topics} heads=${["topic", "in /s", "stored"]} empty="no topic yet"
         cells=${(row) => [html`<${Name} kind="topics" of=${row.topic} />`, rate(row.put_tps), count(row.messages)]} /></section>
       <section class="panel"><h2>Highest lag</h2><${Short} rows=${data.groups} heads=${["group", "lag", "behind", "out /s"]} empty="no group has consumed yet"
-        cells=${(row) => [html`<${Name} kind="groups" of=${row.group} />`, count(row.lag), row.lag ? span(row.behind_ms) : "0 s", rate(row.tps)]} /></section>
+        cells=${(row) => [html`<${Name} kind="groups" of=${row.group} />`, count(row.lag), row.lag === 0 ? "0 s" : span(row.behind_ms), rate(row.tps)]} /></section>
       <section class="panel"><h2>Brokers</h2><${Short} rows=${data.brokers ?? []} heads=${["broker", "in /s", "out /s", "disk"]} empty="unknown"
         cells=${(row) => [html`<i class=${`dot ${row.load ? "up" : row.problem ? "down" : ""}`}></i><${Name} kind="brokers" of=${row.broker} />${row.id ? ` replica ${row.id}` : ""}`,
           rate(row.load?.put_tps), rate(row.load?.get_tps), percent(row.load?.disk_used)]} /></section>
