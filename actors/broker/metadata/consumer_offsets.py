@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
+from actors.broker.metadata.acked_offsets import AckedOffsets
 from actors.remoting.codes import ResponseCode
 from actors.remoting.header import I32_MAX, I64_MAX
 from actors.remoting.raymq_requests import OffsetCommit, RefusedCommit
@@ -27,9 +28,19 @@ class ConsumerOffsets:
     """The committed offsets, generations and pending resets of all groups on one broker."""
 
     def __init__(
-        self, table: ConsumerOffsetTable, generations: dict[str, dict[int, int]] | None = None
+        self,
+        table: ConsumerOffsetTable,
+        generations: dict[str, dict[int, int]] | None = None,
+        *,
+        is_replicated: bool = False,
     ) -> None:
-        """Create the table. Like the offsets, `generations` has the keys `topic@group`, then queue id."""
+        """Create the table.
+
+        Args:
+            table: the committed offsets.
+            generations: like the offsets, it has the keys `topic@group`, then queue id.
+            is_replicated: true in a Raft group.
+        """
         self.table = table
         self.generations = generations or {}
         self.changes = 0
@@ -44,6 +55,8 @@ class ConsumerOffsets:
         self._started: dict[tuple[str, str, int], int] = {}
         self.resets: dict[tuple[str, str, int], int] = {}
         """The offset of a pending reset, by topic, group and queue id."""
+        self.acked = AckedOffsets(is_replicated=is_replicated)
+        """Popped messages after the committed offsets that are not popped again."""
 
     def count_claimed(self, topic: str, group: str, queue_id: int, change: int) -> None:
         """Add `change` to the number of claimed messages before the committed offset of a queue."""
@@ -113,6 +126,7 @@ class ConsumerOffsets:
         _check(queue_id, offset)
         self.table.commit(group, topic, queue_id, offset)
         self.resets[topic, group, queue_id] = offset
+        self.acked.forget(lambda key: key == (topic, group, queue_id))
         self.changes += 1
 
     def forget_clients(self) -> None:
@@ -193,6 +207,7 @@ class ConsumerOffsets:
             for key in [key for key in table if is_selected(key)]:
                 del table[key]
         self.starting = {key for key in self.starting if not is_selected(key)}
+        self.acked.forget(is_selected)
 
     def _remove(self, is_selected: Callable[[str], bool]) -> None:
         for table in (self.table.offsets, self.generations):

@@ -8,8 +8,9 @@ ordered message       ──► `Orders`
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Final
 
-from actors.broker.broker_settings import BrokerSettings
+from actors.broker.broker_settings import RAFT, BrokerSettings
 from actors.broker.metadata.consumer_offsets import ConsumerOffsets
 from actors.broker.metadata.topics import REVIVE_QUEUES, Topics
 from actors.broker.pop.claim_log import ClaimLog
@@ -33,6 +34,9 @@ from store.clock import Clock
 from store.message.pop_records import MESSAGES_MAX, ORDER_REVIVE_QUEUE, CheckPoint, ClaimKey, Receipt
 from store.message_store import MessageStore
 from store.store_errors import StoreError
+
+CLOCK_DIFFERENCE_MS: Final = 1_000
+"""The clock of the former leader of a Raft group may be ahead of this one by so much."""
 
 
 class PopAcks:
@@ -60,7 +64,8 @@ class PopAcks:
         self._log = log
         self._revive_log = revive_log
         self._clock = clock
-        self._started_ms = 0
+        self._earlier_ms = 0
+        """Claims whose messages were popped before this time may be those of another process."""
         self._is_serving = False
 
     def rows(self) -> Iterable[RequestRow]:
@@ -75,7 +80,8 @@ class PopAcks:
 
     async def start(self) -> None:
         """Accept acks from now on: older claims are those of an earlier process, or another master."""
-        self._started_ms = self._clock.wall_ms()
+        ahead_ms = CLOCK_DIFFERENCE_MS if self._settings.replication == RAFT else 0
+        self._earlier_ms = self._clock.wall_ms() + ahead_ms
         self._is_serving = True
 
     async def stop(self) -> None:
@@ -183,6 +189,7 @@ class PopAcks:
         if revive_queue == ORDER_REVIVE_QUEUE:
             for offset in offsets:
                 self._orders.ack(ClaimQueue(*key[:3]), offset, key.pop_ms)
+            self._offsets.acked.note(key.topic, key.group)
             return
         claim = self._claims.find(key)
         if claim is not None:
@@ -200,13 +207,17 @@ class PopAcks:
             except StoreError as error:
                 raise Refused(ResponseCode.SERVICE_NOT_AVAILABLE, str(error)) from error
             self._revive_log.ack(key, offsets)
+            queue = ClaimQueue(*key[:3])
+            committed = self._offsets.query(key.group, key.topic, key.queue_id) or 0
+            for offset in offsets:
+                self._claims.finish_earlier(queue, offset, committed)
 
     def _is_earlier(self, key: ClaimKey, invisible_ms: int) -> bool:
-        """Return True if an earlier process may have stored the claim, and it is not over.
+        """Return True if the claim may be that of an earlier process, and it is not over.
 
         Acks of claims of this process that are done need no record.
         """
-        return key.pop_ms < self._started_ms and key.pop_ms + invisible_ms >= self._clock.wall_ms()
+        return key.pop_ms < self._earlier_ms and key.pop_ms + invisible_ms >= self._clock.wall_ms()
 
     def _check_revive_queue(self, revive_queue: int) -> None:
         if revive_queue >= REVIVE_QUEUES:

@@ -39,6 +39,7 @@ def build_pop(parts: BrokerParts) -> Capability:
     log = ClaimLog(settings, store, clock, parts.identity.host.packed, counts)
     retries = Retries(settings, store, tables, counts)
     reviver = Reviver(store, loop.reads, offsets, claims, log, retries, waits.wake, loop.server.request_tick)
+    offsets.acked.before_log(reviver.record)
     revive_log = ReviveLog(settings, store, loop.reads, offsets, clock, log, reviver, waits.wake, counts)
     popping = Popping(settings, store, reader, parts.groups.progress, topics, offsets, claims, orders, clock)
     pops = Pops(settings, reader, loop.reads, topics, popping, waits, parts.popping, clock)

@@ -18,6 +18,15 @@ class ClaimedOffsets:
         committed = self._offsets.query(group, topic, queue_id)
         if committed is not None and offset > committed:
             self._offsets.commit(group, topic, queue_id, offset)
+            self._offsets.acked.committed(queue, offset)
+
+    def done(self, queue: ClaimQueue, offset: int) -> None:
+        """Note that a message after the committed offset is done."""
+        self._offsets.acked.done(queue, offset)
+
+    def skip(self, queue: ClaimQueue, offset: int) -> None:
+        """Let pops skip a message that is acked before it is popped again."""
+        self._offsets.acked.add(queue, offset)
 
     def count_safe(self, queue: ClaimQueue, change: int) -> None:
         """Note that `change` more (or fewer) claimed messages are before the committed offset."""

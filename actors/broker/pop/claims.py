@@ -116,6 +116,12 @@ class Progress(Protocol):
     def commit(self, queue: ClaimQueue, offset: int) -> None:
         """Note the commit offset of a queue, which may have changed."""
 
+    def done(self, queue: ClaimQueue, offset: int) -> None:
+        """Note that a message after the commit offset is done."""
+
+    def skip(self, queue: ClaimQueue, offset: int) -> None:
+        """Note that a message is acked that will be read by a later pop."""
+
     def count_safe(self, queue: ClaimQueue, change: int) -> None:
         """Note that `change` more (or fewer) messages are open and safe as check points."""
 
@@ -197,8 +203,18 @@ class Claims:
             self._open_claims -= 1
         if state.unsafe.get(offset) is claim:
             del state.unsafe[offset]
-            self._commit(queue, state)
+            if self._commit(queue, state) <= offset:
+                self._progress.done(queue, offset)
         return True
+
+    def finish_earlier(self, queue: ClaimQueue, offset: int, committed: int) -> None:
+        """Note an ack of a message that an earlier process handed out, and that may be popped again here."""
+        state = self._queues.get(queue)
+        claim = None if state is None else state.unsafe.get(offset)
+        if claim is not None:
+            self.finish(claim, offset)
+        elif offset >= self.next_offset(queue, committed):
+            self._progress.skip(queue, offset)
 
     def change(self, claim: Claim, offset: int, pop_ms: int, invisible_ms: int) -> Claim:
         """Move an open message to a new claim, which begins now, and return that.
@@ -292,6 +308,11 @@ class Claims:
         self._unrecorded.clear()
         return taken
 
+    def put_back_unrecorded(self, claim: Claim, offsets: list[int]) -> None:
+        """Return the acks of a stored claim that could not be recorded."""
+        claim.unrecorded = offsets + claim.unrecorded
+        self._unrecorded[claim] = None
+
     def reset(self, queue: ClaimQueue, offset: int) -> None:
         """Drop the claims of a queue, because an administrator has moved the group to `offset`."""
         self.forget(queue)
@@ -347,5 +368,8 @@ class Claims:
         heapq.heapify(self._due)
         self._young = deque(each for each in self._young if each.open and not each.is_dropped)
 
-    def _commit(self, queue: ClaimQueue, state: _QueueState) -> None:
-        self._progress.commit(queue, next(iter(state.unsafe)) if state.unsafe else state.cursor)
+    def _commit(self, queue: ClaimQueue, state: _QueueState) -> int:
+        """Report the commit offset, and return it."""
+        offset = next(iter(state.unsafe)) if state.unsafe else state.cursor
+        self._progress.commit(queue, offset)
+        return offset

@@ -9,7 +9,7 @@ has to be locked.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import count
 from struct import Struct
 from typing import Final, NamedTuple
@@ -181,7 +181,7 @@ class Popping:
         rest = 0
         for source, start, result in found:
             rest += max(result.max_offset - result.next_begin_offset, 0)
-            offsets = list(_offsets_of(result.slices))
+            offsets, slices = self._open_messages(request, source.queue, result.slices)
             if not self._claim_queue(request, source, start, result, offsets, now_ms, revive_queue):
                 continue
             queue = ClaimedQueue(source.kind, source.queue.queue_id, start, offsets)
@@ -192,13 +192,13 @@ class Popping:
                 )
                 counts.append(order_count_info(queue, popped))
             if source.kind == NORMAL:
-                parts += result.slices
+                parts += slices
             else:
                 receipt = Receipt(
                     start, now_ms, request.invisible_ms, revive_queue, source.kind,
                     self._settings.broker_name, source.queue.queue_id, 0,
                 )  # fmt: skip
-                parts += _as_of_topic(result.slices, request.topic, receipt)
+                parts += _as_of_topic(slices, request.topic, receipt)
             self._reader.served(source.queue[::2], source.queue.group, result)
         if not claimed:
             return None
@@ -218,6 +218,16 @@ class Popping:
         queue = ORDER_REVIVE_QUEUE if request.order else next(self._numbers) % REVIVE_QUEUES
         counts = "" if request.order else None
         return PopResponse(self._clock.wall_ms(), request.invisible_ms, queue, 0, "", "", counts)
+
+    def _open_messages(
+        self, request: WaitingPop, queue: ClaimQueue, slices: Sequence[memoryview]
+    ) -> tuple[list[int], Sequence[memoryview]]:
+        """Return the offsets and records that were read, without those that are acked already."""
+        read = list(_offsets_of(slices))
+        if request.order:
+            return read, slices
+        offsets = self._offsets.acked.open_of(queue, read)
+        return offsets, slices if offsets is read else list(_records_at(slices, frozenset(offsets)))
 
     def _claim_queue(
         self,
@@ -283,6 +293,7 @@ class Popping:
     def _move(self, queue: ClaimQueue, offset: int) -> None:
         self._claims.reset(queue, offset)
         self._orders.forget(queue)
+        self._offsets.acked.forget(lambda each: each == queue)
         self._offsets.commit(queue.group, queue.topic, queue.queue_id, offset)
 
     def _commit(self, queue: ClaimQueue, offset: int) -> None:
@@ -308,6 +319,17 @@ def _offsets_of(slices: Iterable[memoryview]) -> Iterator[int]:
         while position < len(part):
             yield _QUEUE_OFFSET.unpack_from(part, position)[0]
             position += _SIZE.unpack_from(part, position)[0]
+
+
+def _records_at(slices: Iterable[memoryview], offsets: Collection[int]) -> Iterator[memoryview]:
+    """Yield the records at these queue offsets."""
+    for part in slices:
+        position = 0
+        while position < len(part):
+            end = position + _SIZE.unpack_from(part, position)[0]
+            if _QUEUE_OFFSET.unpack_from(part, position)[0] in offsets:
+                yield part[position:end]
+            position = end
 
 
 def _as_of_topic(slices: Iterable[memoryview], topic: str, receipt: Receipt) -> Iterator[bytes]:

@@ -99,6 +99,8 @@ class ReviveLog:
         self._counts = counts
         self._queues: list[_ReviveQueue] = []
         self._acks: dict[ClaimKey, set[int]] = {}
+        self._popped_from: dict[str, dict[int, int]] = {}
+        """The committed offsets at the start: this process pops what is at or after them."""
 
     @property
     def pending(self) -> int:
@@ -122,6 +124,7 @@ class ReviveLog:
     async def start(self) -> None:
         """Find the first check point of each queue that is not done."""
         self._queues = []
+        self._popped_from = {key: dict(queues) for key, queues in self._offsets.table.offsets.items()}
         for queue_id in range(REVIVE_QUEUES):
             done = self._offsets.query(REVIVE_GROUP, self._topic, queue_id)
             self._queues.append(_ReviveQueue(queue_id, 0 if done is None else done + 1))
@@ -193,8 +196,13 @@ class ReviveLog:
 
     def _add_point(self, queue: _ReviveQueue, point: CheckPoint, revive_offset: int) -> None:
         acked = self._acks.pop(point.key, set()) | point.acked
-        is_open = dict.fromkeys(offset for offset in point.offsets if offset not in acked)
         is_own = point.key in self._log.own
+        end = None if is_own else self._popped_from.get(f"{point.key.topic}@{point.key.group}", {}).get(
+            point.key.queue_id
+        )  # fmt: skip
+        is_open = dict.fromkeys(
+            offset for offset in point.offsets if offset not in acked and (end is None or offset < end)
+        )
         queue.pending[point.key] = _Pending(point, revive_offset, is_open, is_own)
         if not is_own:
             self._offsets.count_claimed(*point.key[:3], len(is_open))
@@ -208,7 +216,6 @@ class ReviveLog:
                     self._offsets.count_claimed(*pending.point.key[:3], -1)
 
     async def _handle_due(self, queue: _ReviveQueue) -> None:
-        done: int | None = None
         for pending in tuple(queue.pending.values()):
             key = pending.point.key
             own = self._log.own.get(key)
@@ -219,9 +226,8 @@ class ReviveLog:
             elif (pending.open and not self._is_due(queue, pending.point)) or not await self._revive(pending):
                 break
             queue.pending.pop(key, None)
-            done = pending.revive_offset
-        if done is not None:
-            self._offsets.commit(REVIVE_GROUP, self._topic, queue.queue_id, done)
+            self._offsets.commit(REVIVE_GROUP, self._topic, queue.queue_id, pending.revive_offset)
+            self._offsets.acked.note(self._topic, REVIVE_GROUP)
 
     def _is_due(self, queue: _ReviveQueue, point: CheckPoint) -> bool:
         due_ms = point.revive_ms + GRACE_MS

@@ -5,7 +5,7 @@
     acks of a stored claim ──► an ack in the revive topic
     stop       ──► a check point for each claim that exists only in memory
 
-A message is done, or safe, when its record is confirmed.
+A message is done, or safe, when its record is confirmed; in a Raft group, when it is appended.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from actors.broker.pop.claim_log import ClaimLog
 from actors.broker.pop.claims import Claim, ClaimQueue, Claims
 from actors.broker.pop.retries import Retries
 from actors.remoting.remoting_errors import Refused
+from store.commitlog.positions import Callback
 from store.logs import get_logger
 from store.message.message import MessageExt
 from store.message.pop_records import CheckPoint
@@ -90,11 +91,19 @@ class Reviver:
 
     def record_acks(self) -> None:
         """Record the acks of stored claims; to be called about once per second."""
+        self.record()
+
+    def record(self) -> StoreError | None:
+        """Record the acks of stored claims. Return the first error: the next call tries again."""
+        found: StoreError | None = None
         for claim, offsets in self._claims.take_unrecorded():
             try:
                 self._log.store_acks(claim.key, offsets, claim.invisible_ms, claim.revive_queue)
-            except StoreError as error:  # after a restart these messages are delivered again
+            except StoreError as error:
                 _log.warning("pop_acks_not_recorded", claim=claim.key, error=str(error))
+                self._claims.put_back_unrecorded(claim, offsets)
+                found = found or error
+        return found
 
     async def stop(self) -> None:
         """Store all claims and acks, so that the next master knows them, and forget them."""
@@ -153,18 +162,33 @@ class Reviver:
                 return False
             if claim.is_dropped:
                 return True
-            if end:
-                self._store.on_confirmed(end, partial(self._revived, claim, offset))
-            else:
+            if not end:
                 self._claims.finish(claim, offset)
+                continue
+            self._when_safe(end, partial(self._revived, claim, offset))
+            self._store.on_confirmed(end, partial(self._wake_confirmed, claim.queue))
         return True
+
+    def _when_safe(self, end: int, callback: Callback) -> None:
+        """Call back when the record that ends at `end` is confirmed; in a Raft group at once.
+
+        The group logs what follows from the record after it, in the same turn. If it waited, the next leader
+        could have the record without that, and deliver a message twice.
+        """
+        if self._offsets.acked.is_replicated:
+            callback(None)
+        else:
+            self._store.on_confirmed(end, callback)
 
     def _revived(self, claim: Claim, offset: int, error: StoreError | None) -> None:
         if error is not None:
             self._claims.put_back(claim, RETRY_PAUSE_MS)
         elif self._claims.finish(claim, offset):
             self.revived += 1
-            self._wake(claim.queue)
+
+    def _wake_confirmed(self, queue: ClaimQueue, error: StoreError | None) -> None:
+        if error is None:
+            self._wake(queue)
 
     def _message(self, queue: ClaimQueue, offset: int) -> MessageExt | None:
         """Return the message at a queue offset, or None if it is deleted. Raises NotResident."""
@@ -183,8 +207,9 @@ class Reviver:
             except StoreError as error:  # the commit offset stays: the group pops them again after a crash
                 _log.warning("pop_claim_not_stored", claim=claim.key, error=str(error))
                 return
-            self._store.on_confirmed(end, partial(self._stored, claim, point))
+            self._when_safe(end, partial(self._stored, claim, point))
 
     def _stored(self, claim: Claim, point: CheckPoint, error: StoreError | None) -> None:
         if error is None:
             self._claims.stored(claim, point.offsets)
+            self.record()  # before the commit offset: the check point does not have the acks since then

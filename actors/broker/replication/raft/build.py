@@ -17,6 +17,7 @@ from actors.broker.replication.raft.confirmed_requests import ConfirmedRequests
 from actors.broker.replication.raft.driver import RaftDriver
 from actors.broker.replication.raft.forwarding import Forwarder
 from actors.broker.replication.raft.group_tables import GroupTables
+from actors.broker.replication.raft.held_acks import HeldAcks
 from actors.broker.replication.raft.member_requests import GroupOfReplica, MemberRequests
 from actors.broker.replication.raft.meta_log import MetaLog
 from actors.broker.replication.raft.opening import RaftReplica
@@ -157,7 +158,8 @@ def _build(
     )
     broker = RaftBroker(parts, replica, addresses, meta, restart)
     driver = RaftDriver(node, replica.log, loop.store, replica.term_file, parts.clock, addresses, broker)
-    loop.end_of_turn.on_written(driver.end_turn)
+    acks = HeldAcks(loop, meta, parts.tables.offsets.acked)
+    loop.end_of_turn.on_written(acks.before(driver.end_turn))
     loop.store.retention.keep_from(driver.needed_offset)
 
     async def start() -> None:
@@ -175,14 +177,14 @@ def _build(
         return "" if driver.is_leader else leader_address()
 
     control = parts.access.control
-    confirmed = ConfirmedRequests(meta)
+    confirmed = ConfirmedRequests(meta, acks)
     forwarder = Forwarder(
         parts.remoting_client, lambda: driver.accepts_sends, other_leader,
         lambda user: control is not None and control.users.is_inner(user), parts.clock,
         serves_reads=lambda: settings.slave_read_enable, handle=confirmed.handle,
     )  # fmt: skip
     transfers = Transfers(
-        driver, forwarder, addresses.of, lambda: settings.route_refresh_ms, meta.flush_progress
+        driver, forwarder, addresses.of, lambda: settings.route_refresh_ms, acks.flush_progress
     )
     peer = RaftPeer(replica.group, node.me, driver.receive)
     step = RaftStep(settings, driver, leader_address, lambda: services.have_started(node.term))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Final
 
+from actors.broker.replication.raft.held_acks import HeldAcks
 from actors.broker.replication.raft.meta_log import MetaLog
 from actors.broker.replication.raft.table_kinds import DRAIN, LOCK, MODE, OFFSET, POLICY, RESET, USER
 from actors.remoting.codes import RayMQRequestCode, RequestCode, ResponseCode
@@ -35,6 +36,10 @@ CONFIRMED: Final[dict[int, Collection[str]]] = {
 """The requests, and the tables that they change beside topics and groups, which are logged at once."""
 
 
+ACKS: Final = frozenset({RequestCode.ACK_MESSAGE, RequestCode.BATCH_ACK_MESSAGE})
+"""The requests whose changes are logged together at the end of the turn."""
+
+
 class _Confirmed(RequestContext):
     """A request whose response waits until its changes are confirmed."""
 
@@ -59,14 +64,15 @@ class _Confirmed(RequestContext):
 
 
 class ConfirmedRequests:
-    """The last chain step: handles the requests of `CONFIRMED` itself."""
+    """The last chain step: handles the requests of `CONFIRMED` and `ACKS` itself."""
 
-    def __init__(self, meta: MetaLog) -> None:
+    def __init__(self, meta: MetaLog, acks: HeldAcks) -> None:
         self._meta = meta
+        self._acks = acks
 
     def __call__(self, context: RequestContext) -> bool:
         """Handle the request if it changes tables."""
-        if context.row.code not in CONFIRMED:
+        if context.row.code not in CONFIRMED and context.row.code not in ACKS:
             return False
         self.handle(context)
         return True
@@ -75,7 +81,11 @@ class ConfirmedRequests:
         """Handle a request; return the response, or None if it is sent later."""
         kinds = CONFIRMED.get(context.row.code)
         if kinds is None:
-            return context.row.handler(context)
+            response = context.row.handler(context)
+            if response is None or context.row.code not in ACKS:
+                return response
+            self._acks.hold(context, response)
+            return None
         confirmed = _Confirmed(context, self._meta, kinds)
         response = context.row.handler(confirmed)
         if response is not None:

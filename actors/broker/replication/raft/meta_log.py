@@ -4,8 +4,8 @@
     follower   record dispatched (`GroupTables`) ──→ table changed
     deposed    tables are those of the confirmed records again; the log has the rest, or has lost it
 
-Definitions are logged at once, before the message that needs them; progress once per second, and before a
-transfer of the leadership (`flush_progress`).
+Definitions are logged at once, before the message that needs them; acks of popped messages at the end of the
+turn; other progress once per second, and before a transfer of the leadership (`flush_progress`).
 """
 
 from __future__ import annotations
@@ -131,6 +131,17 @@ class MetaLog:
                 self._kinds[kind].put(name, self._logged_value((kind, name)))
                 raise self._not_replicated()
 
+    def log(self, names: Iterable[Key]) -> StoreError | None:
+        """Log these entries as they are now. Return the error if that fails."""
+        if not (self._is_open and self._leads()):
+            return _not_leading()
+        entries = [Entry(kind, name, self._kinds[kind].get(name)) for kind, name in names]
+        for kind, name, value in entries:
+            if value is None:
+                self._kept[kind].discard(name)
+        self._append(entries)
+        return self._not_replicated() if self._unlogged else None
+
     def flush_progress(self, kinds: Collection[str] = ()) -> int:
         """Log the entries of these kinds, or of all, that have changed since they were logged.
 
@@ -149,7 +160,7 @@ class MetaLog:
         """
         end = self.flush_progress(kinds)
         if not self._is_open:
-            callback(StoreError("this replica does not lead its group any more: repeat the request"))
+            callback(_not_leading())
         elif self._unlogged:
             callback(self._not_replicated())
         elif end <= self._store.positions.confirmed:
@@ -295,3 +306,7 @@ class MetaLog:
         """The CommitLog offset at which the last file begins."""
         file_bytes = self._store.settings.commit_log_file_bytes
         return self._store.positions.written // file_bytes * file_bytes
+
+
+def _not_leading() -> StoreError:
+    return StoreError("this replica does not lead its group any more: repeat the request")

@@ -3,7 +3,8 @@
     definitions   topic, group, mode, user, policy            logged when they change
     requests      drain                                       logged when they change
     progress      offset, generation, reset, lock, delay,     logged once per second, if they have changed
-                  order, timer
+                  order, acked, timer
+    acks          offset, order, acked                        logged once per turn (`HeldAcks`)
 
 Values have only what JSON has, so that an entry equals itself after it was logged.
 """
@@ -15,6 +16,7 @@ from typing import Any, Final, Protocol
 
 from actors.broker.drain import BrokerDrain
 from actors.broker.group.queue_locks import QueueLocks
+from actors.broker.metadata.acked_offsets import AckedOffsets
 from actors.broker.metadata.consumer_offsets import ConsumerOffsets
 from actors.broker.metadata.tables import BrokerTables
 from actors.broker.replication.raft.meta_record import Key
@@ -29,9 +31,10 @@ from store.metadata import MessageRequestMode, OrderBatch
 from store.timer.timer_checkpoint import TimerCheckpoint
 
 TOPIC, GROUP, MODE, LOCK, OFFSET = "topic", "group", "mode", "lock", "offset"
+ACKED = "acked"
 GENERATION, ORDER, USER, POLICY, RESET, DRAIN = "generation", "order", "user", "policy", "reset", "drain"
 DEFINITIONS: Final = frozenset({TOPIC, GROUP, MODE, USER, POLICY})
-_OF_TOPICS: Final = frozenset({MODE, OFFSET, GENERATION, ORDER, RESET})
+_OF_TOPICS: Final = frozenset({MODE, OFFSET, GENERATION, ORDER, RESET, ACKED})
 """Their names begin with that of a topic: `topic@group`."""
 OWN_TOPICS: Final = frozenset({GROUP_TOPIC, META_TOPIC})
 """Each replica creates them from its log."""
@@ -277,6 +280,29 @@ class DelayKind:
         return self.all()
 
 
+class AckedKind:
+    """Popped messages after the committed offsets that were acked, by `topic@group@queue id@chunk`."""
+
+    def __init__(self, acked: AckedOffsets) -> None:
+        self._acked = acked
+
+    def all(self) -> dict[str, Any]:
+        """Return the bits of all chunks as hexadecimal numbers."""
+        return dict(self._acked.entries())
+
+    def get(self, name: str) -> Any:
+        """Return the bits of a chunk."""
+        return self._acked.entry(name)
+
+    def put(self, name: str, value: Any) -> None:
+        """Replace the bits of a chunk."""
+        self._acked.restore(name, None if value is None else typed(value, str, "acked"))
+
+    def version(self) -> object:
+        """Return the number of changes."""
+        return self._acked.changes
+
+
 class DrainKind:
     """Whether the group is being drained, without a lease: each next leader continues."""
 
@@ -355,6 +381,7 @@ def kinds_of(
     yield GROUP, GroupKind(tables)
     yield MODE, ModeKind(tables)
     yield OFFSET, QueueKind(lambda: offsets.table.offsets, lambda: offsets.changes, offsets_changed)
+    yield ACKED, AckedKind(offsets.acked)
     yield GENERATION, QueueKind(lambda: offsets.generations, lambda: offsets.changes, offsets_changed)
     yield RESET, ResetKind(offsets, leads)
     yield LOCK, LockKind(locks)

@@ -20,6 +20,12 @@ class Commits(dict[ClaimQueue, int]):
     def commit(self, queue: ClaimQueue, offset: int) -> None:
         self[queue] = offset
 
+    def done(self, queue: ClaimQueue, offset: int) -> None:
+        assert self[queue] <= offset
+
+    def skip(self, queue: ClaimQueue, offset: int) -> None:
+        raise AssertionError
+
     def count_safe(self, queue: ClaimQueue, change: int) -> None:
         assert queue == QUEUE
         self.safe += change

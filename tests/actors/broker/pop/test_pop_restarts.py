@@ -135,6 +135,70 @@ def test_killed_broker_delivers_unacked_messages_early(tmp_path: Path) -> None:
     with_broker(after, pop_settings(image), clock)
 
 
+def test_acks_after_a_kill_are_kept_for_messages_that_are_not_popped_again_yet(tmp_path: Path) -> None:
+    """The claims exist only in the memory of the killed process, so its receipts are those of no claim."""
+    clock, settings = ClockAtRest(), pop_settings(tmp_path)
+    image = tmp_path / "image"
+    claimed: list[Popped] = []
+
+    async def before(peer: Peer) -> None:
+        await send(peer, "0", "1", "2", "3")
+        claimed.extend(await pop(peer))
+        await peer.broker.graph.tables.save_offsets()
+        shutil.copytree(settings.store_root, image / "store")
+
+    async def after(peer: Peer) -> None:
+        assert (await ack(peer, claimed[1])).code == 0
+        assert bodies(await pop(peer)) == [b"0", b"2", b"3"]
+        for each in (claimed[0], claimed[3]):
+            assert (await ack(peer, each)).code == 0
+        assert await committed(peer) == 2
+        clock.advance(60_000)
+        assert bodies(await popped_again(peer, clock, 1)) == [b"2"]
+        await nothing_to_pop(peer, clock)
+
+    with_broker(before, settings, clock)
+    clock.advance(1)
+    with_broker(after, pop_settings(image), clock)
+
+
+def test_stored_claim_of_messages_that_are_popped_again_is_not_revived(tmp_path: Path) -> None:
+    """The offset that follows from the stored claim was not saved before the kill."""
+    clock, settings = ClockAtRest(), pop_settings(tmp_path)
+    image = tmp_path / "image"
+
+    async def before(peer: Peer) -> None:
+        await send(peer, "0", "1")
+        await pop(peer)
+        await peer.broker.graph.tables.save_offsets()
+        clock.advance(STAY_MS)
+
+        async def is_stored() -> bool:
+            return await committed(peer) == 2
+
+        offsets = (settings.store_root / "config" / "consumerOffset.json").read_bytes()
+        await eventually_async(is_stored)
+        shutil.copytree(settings.store_root, image / "store")
+        (image / "store" / "config" / "consumerOffset.json").write_bytes(offsets)
+
+    async def after(peer: Peer) -> None:
+        again = await pop(peer)
+        assert bodies(again) == [b"0", b"1"]
+        for each in again:
+            assert (await ack(peer, each)).code == 0
+        clock.advance(60_000)
+
+        async def is_handled() -> bool:
+            clock.advance(100)
+            return 0 in [revive_offset(peer, queue_id) for queue_id in range(8)]
+
+        await eventually_async(is_handled)
+        await nothing_to_pop(peer, clock)
+
+    with_broker(before, settings, clock)
+    with_broker(after, pop_settings(image), clock)
+
+
 def test_long_claim_is_stored_and_survives_a_kill(tmp_path: Path) -> None:
     clock, settings = ClockAtRest(), pop_settings(tmp_path)
     image = tmp_path / "image"
