@@ -1,4 +1,4 @@
-"""Headers and bodies of RayMQ's own requests (codes 7102 to 7111, and 7206 to 7217).
+"""Headers and bodies of RayMQ's own requests (codes 7102 to 7112, and 7206 to 7217).
 
 Clients import this module too, so it must not import the broker. Header fields are strings on the wire, as in
 every remoting command; bodies are JSON unless stated otherwise.
@@ -46,6 +46,10 @@ DRAIN_BROKER 7111    Sent by the console and `raymq broker drain`: starts, cance
                      lease (actors.broker.drain). `DrainBrokerHeader`; INVALID_PARAMETER for another step.
     response         JSON object: state ("active", "draining", "closed"), up_s, messages_in, producers, and
                      groups: [{"group": g, "members": n, "unread": n, "topics": {topic: n}}, ...]
+
+GET_TOPIC_COUNTERS 7112
+                     Sent by the console and `raymq top`: the counters of all topics of the receiver in one
+                     response (actors.remoting.bodies.progress).
 
 FIND_REQUEST 7206    Sent by a broker to the others: SUCCESS if a request message with this correlation id has
                      passed the receiver and waits for its reply, else QUERY_NOT_FOUND. `FindRequestHeader`.

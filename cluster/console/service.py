@@ -79,7 +79,7 @@ class ConsoleService:
         self.changes = Changes(clock)
         routes = routes_of(
             OverviewResources(self.sampler, self.changes, rights, clock),
-            TopicResources(self.sampler, rights),
+            TopicResources(self.sampler, rights, clock),
             GroupResources(self.sampler, rights, clock),
             MessageResources(clock, settings.bodies),
             DeadLetterResources(settings.bodies),

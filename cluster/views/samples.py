@@ -1,6 +1,7 @@
 """Samples: brokers, groups and topics of a cluster at one time, with the rates since the sample before.
 
-A sample takes a constant number of requests for each broker, and one for each topic that it looks at.
+A sample takes a constant number of requests for each broker, and of RocketMQ's brokers one for each topic
+that it looks at. What is older than STALE_MS is shown with its age.
 """
 
 from __future__ import annotations
@@ -18,6 +19,15 @@ if TYPE_CHECKING:
     from actors.remoting.bodies.progress import ConsumeStats
     from cluster.client import Admin
     from store.clock import Clock
+
+
+STALE_MS = 15_000
+
+
+def stale_ms(at_ms: int, now_ms: int) -> int | None:
+    """Return the age of a figure if it is older than STALE_MS, else None."""
+    age_ms = now_ms - at_ms
+    return age_ms if age_ms > STALE_MS else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +95,14 @@ class TopicSample:
     end: int
     tps: float | None
 
+    def stale_ms(self, now_ms: int) -> int | None:
+        """Return its age if it is older than STALE_MS, else None."""
+        return stale_ms(self.at_ms, now_ms)
+
+
+Counters = Mapping[str, TopicSample]
+"""The topics of one broker when it responded last."""
+
 
 @dataclass(frozen=True, slots=True)
 class Sample:
@@ -97,6 +115,7 @@ class Sample:
         groups: The groups that have committed offsets; None if a broker did not respond.
         topics: The topics of users that were looked at, now or before.
         problems: What could not be read, in words.
+        counters: The topics of each broker, from which `topics` are summed.
     """
 
     at_ms: int = 0
@@ -105,18 +124,20 @@ class Sample:
     groups: Mapping[str, GroupSample] | None = None
     topics: Mapping[str, TopicSample] = field(default_factory=dict)
     problems: Sequence[str] = ()
+    counters: Mapping[str, Counters] = field(default_factory=dict)
 
 
 def take_sample(admin: Admin, clock: Clock, before: Sample, topics_max: int | None = None) -> Sample:
     """Return a sample of the cluster; what cannot be read is in its `problems`.
 
-    `topics_max`: look only at so many topics, those that were looked at longest ago.
+    `topics_max`: of RocketMQ's brokers, which have no request for all topics, look only at so many, those
+    that were looked at longest ago.
     """
     at_ns, problems = clock.monotonic_ns(), list[str]()
     brokers = _brokers(admin, clock, before, problems)
     groups = _groups(admin, at_ns, before, problems)
-    topics = _topics(admin, clock, before, topics_max, problems)
-    return Sample(clock.wall_ms(), at_ns, brokers, groups, topics, problems)
+    counters, topics = _topics(admin, clock, before, topics_max, problems)
+    return Sample(clock.wall_ms(), at_ns, brokers, groups, topics, problems, counters)
 
 
 def is_normal(topic: str, system: set[str]) -> bool:
@@ -179,16 +200,76 @@ def _lags(progress: ConsumeStats, then: Mapping[str, TopicLag], span_s: float) -
 
 def _topics(
     admin: Admin, clock: Clock, before: Sample, topics_max: int | None, problems: list[str]
-) -> Mapping[str, TopicSample]:
+) -> tuple[Mapping[str, Counters], Mapping[str, TopicSample]]:
     # Imported here, because the command line imports views before it needs a client.
     from cluster.client.errors import ClientError
 
     try:
         system = set(admin.system_topics())
         names = [name for name in admin.topics() if is_normal(name, system)]
+        counters = _counters(admin, clock, before)
     except ClientError as error:
         problems.append(f"the topics cannot be listed: {error}")
-        return before.topics
+        return before.counters, before.topics
+    if counters is None:
+        return {}, _by_topic(admin, clock, before, names, topics_max)
+    found: dict[str, list[TopicSample]] = {}
+    for of_broker in counters.values():
+        for name, counted in of_broker.items():
+            found.setdefault(name, []).append(counted)
+    return counters, {name: _joined(found[name]) for name in names if name in found}
+
+
+def _counters(admin: Admin, clock: Clock, before: Sample) -> Mapping[str, Counters] | None:
+    """Return the counters of each broker, in one response each: earlier ones if it does not respond now.
+
+    Returns None if a broker does not know the request, or has never responded. Raises `ClientError`.
+    """
+    # Imported here, because the command line imports views before it needs a client.
+    from cluster.client.errors import ClientError, NotSupported
+
+    found = {}
+    for broker in admin.brokers():
+        then = before.counters.get(broker)
+        try:
+            counters = admin.topic_counters(broker)
+        except NotSupported:
+            return None
+        except ClientError:  # it is reported with the brokers
+            if then is None:
+                return None
+            found[broker] = then
+            continue
+        now_ms, now_ns = clock.wall_ms(), clock.monotonic_ns()
+        topics = {}
+        for name, each in counters.items():
+            tps, earlier = each.put_tps, then.get(name) if then else None
+            if earlier is not None and now_ns > earlier.at_ns:
+                tps = max(each.end - earlier.end, 0) / ((now_ns - earlier.at_ns) / 1e9)
+            topics[name] = TopicSample(now_ms, now_ns, each.messages, each.end, tps)
+        found[broker] = topics
+    return found
+
+
+def _joined(parts: Sequence[TopicSample]) -> TopicSample:
+    """Return the sum over brokers; it is as old as the oldest of them."""
+    rates = [each.tps for each in parts if each.tps is not None]
+    return TopicSample(
+        min(each.at_ms for each in parts),
+        min(each.at_ns for each in parts),
+        sum(each.messages for each in parts),
+        sum(each.end for each in parts),
+        sum(rates) if len(rates) == len(parts) else None,
+    )
+
+
+def _by_topic(
+    admin: Admin, clock: Clock, before: Sample, names: Sequence[str], topics_max: int | None
+) -> Mapping[str, TopicSample]:
+    """Return the topics with one request each, at most `topics_max` now: RocketMQ's brokers know no other."""
+    # Imported here, because the command line imports views before it needs a client.
+    from cluster.client.errors import ClientError
+
     found = {name: before.topics[name] for name in names if name in before.topics}
     due = sorted(names, key=lambda name: found[name].at_ns if name in found else 0)
     for name in due[:topics_max]:

@@ -10,11 +10,15 @@ from cluster.views.samples import Sample
 
 @dataclass(frozen=True, slots=True)
 class TopicRate:
-    """A topic: stored messages, and messages stored per second; None if it is unknown."""
+    """A topic: stored messages, and messages stored per second; None if it is unknown.
+
+    `stale_ms` is their age if they are older than `STALE_MS`, else None.
+    """
 
     topic: str
     messages: int
     put_tps: float | None
+    stale_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,9 +33,12 @@ class GroupRate:
     dead_letters: int
 
 
-def topic_rates(sample: Sample) -> list[TopicRate]:
+def topic_rates(sample: Sample, now_ms: int) -> list[TopicRate]:
     """Return the topics, the one with the highest rate first."""
-    rows = [TopicRate(name, each.messages, each.tps) for name, each in sample.topics.items()]
+    rows = [
+        TopicRate(name, each.messages, each.tps, each.stale_ms(now_ms))
+        for name, each in sample.topics.items()
+    ]
     return sorted(rows, key=lambda row: (-(row.put_tps or 0), row.topic))
 
 

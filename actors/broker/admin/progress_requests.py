@@ -26,6 +26,8 @@ from actors.remoting.bodies.progress import (
     ConsumeStats,
     OffsetWrapper,
     QueueTimeSpan,
+    TopicCounters,
+    TopicCountersTable,
     TopicOffset,
     TopicStatsTable,
     encode_consume_stats_list,
@@ -33,7 +35,7 @@ from actors.remoting.bodies.progress import (
     encode_time_spans,
     encode_topics_of_group,
 )
-from actors.remoting.codes import RequestCode
+from actors.remoting.codes import RayMQRequestCode, RequestCode
 from actors.remoting.command import RemotingCommand
 from actors.remoting.headers import TopicHeader
 from actors.remoting.request import OnSlave, Permits, RequestContext, RequestRow
@@ -59,9 +61,9 @@ ENCODE_ON_LOOP_QUEUES_MAX = 1000
 class ProgressRequests:
     """Request handler for the progress of topics and consumer groups.
 
-    It handles GET_TOPIC_STATS_INFO, GET_CONSUME_STATS, GET_BROKER_CONSUME_STATS, QUERY_CONSUME_TIME_SPAN,
-    QUERY_TOPIC_CONSUME_BY_WHO and QUERY_TOPICS_BY_CONSUMER. A response to a request that names a group omits
-    the topics that the sender of the request may not see, and vice versa.
+    It handles GET_TOPIC_STATS_INFO, GET_TOPIC_COUNTERS, GET_CONSUME_STATS, GET_BROKER_CONSUME_STATS,
+    QUERY_CONSUME_TIME_SPAN, QUERY_TOPIC_CONSUME_BY_WHO and QUERY_TOPICS_BY_CONSUMER. A response to a request
+    that names a group omits the topics that the sender of the request may not see, and vice versa.
     """
 
     def __init__(
@@ -89,7 +91,7 @@ class ProgressRequests:
         by_topic, by_group = on_topic(Action.GET), on_group(Action.GET, "group")
         stats = each_of(on_group(Action.GET), _topics)
         every = each_of(on_every(Resource.GROUP, Action.LIST), on_every(Resource.TOPIC, Action.LIST))
-        both = each_of(by_group, by_topic)
+        both, topics = each_of(by_group, by_topic), on_every(Resource.TOPIC, Action.LIST)
         all_stats = BrokerConsumeStatsHeader
         return (
             row(code.GET_TOPIC_STATS_INFO, self.topic_stats, TopicHeader, by_topic),
@@ -97,6 +99,7 @@ class ProgressRequests:
             row(code.GET_BROKER_CONSUME_STATS, self.broker_consume_stats, all_stats, every),
             row(code.QUERY_CONSUME_TIME_SPAN, self.time_span, GroupTopicHeader, both),
             row(code.QUERY_TOPIC_CONSUME_BY_WHO, self.groups_of_topic, TopicHeader, by_topic),
+            row(RayMQRequestCode.GET_TOPIC_COUNTERS, self.topic_counters, None, topics),
             row(code.QUERY_TOPICS_BY_CONSUMER, self.topics_of_group, GroupHeader, by_group),
         )
 
@@ -105,6 +108,10 @@ class ProgressRequests:
         header: TopicHeader = context.header
         self._tables.topics.get(header.topic)
         context.spawn(self._topic_stats(header.topic))
+
+    def topic_counters(self, context: RequestContext) -> None:
+        """Handle GET_TOPIC_COUNTERS: return the stored messages and the rate of each topic."""
+        context.spawn(self._topic_counters())
 
     def consume_stats(self, context: RequestContext) -> None:
         """Handle GET_CONSUME_STATS: return a group's progress in each queue of its topics."""
@@ -154,6 +161,17 @@ class ProgressRequests:
             newest_ms = await self._stored_ms(topic, queue.queue_id, end - 1) if end else 0
             offsets[queue] = TopicOffset(first, end, newest_ms)
         return await _response(TopicStatsTable(offsets, self._stats.put_tps(topic)).encode, len(offsets))
+
+    async def _topic_counters(self) -> RemotingCommand:
+        await self._reads.caught_up()
+        table = TopicCountersTable()
+        for topic, config in list(self._tables.topics.table.topics.items()):
+            counters = table.topics[topic] = TopicCounters(put_tps=self._stats.put_tps(topic))
+            async for queue in self._queues(topic, max(config.read_queue_nums, config.write_queue_nums)):
+                end = self._store.max_offset(topic, queue.queue_id)
+                counters.end += end
+                counters.messages += end - await self._first(topic, queue.queue_id)
+        return await _response(table.encode, len(table.topics))
 
     async def _consume_stats(self, group: str, topics: Iterable[str]) -> RemotingCommand:
         await self._reads.caught_up()

@@ -59,6 +59,20 @@ class TopicStatsTable(_OfQueues):
     put_tps: float = wire(name="topicPutTps", default=0.0)
 
 
+class TopicCounters(Body):
+    """Stored messages of a topic on one broker, the sum of the end offsets, and messages put per second."""
+
+    messages: Long = 0
+    end: Long = 0
+    put_tps: float = wire(name="putTps", default=0.0)
+
+
+class TopicCountersTable(Body):
+    """Response body of GET_TOPIC_COUNTERS."""
+
+    topics: AnyTableOf[Name, TopicCounters] = wire(name="topics", default_factory=dict)
+
+
 class OffsetWrapper(Body):
     """Committed and pulled offset of a group in one queue, and the queue's maximum offset.
 

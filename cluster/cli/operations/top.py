@@ -58,7 +58,7 @@ def rows_of(sample: Sample, dead_letters: Mapping[str, int]) -> dict[str, list[d
             {"broker": each.broker, "address": each.address} | (columns_of(each.load) if each.load else {})
             for each in masters
         ],
-        "topics": [asdict(each) for each in topic_rates(sample)],
+        "topics": [asdict(each) for each in topic_rates(sample, sample.at_ms)],
         "groups": [asdict(each) for each in group_rates(sample, dead_letters)],
     }
 

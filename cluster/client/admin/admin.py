@@ -120,6 +120,7 @@ class Admin(BlockingFace[aio.Admin]):
     system_topics = blocking(aio.Admin.system_topics)
     broker_topics = blocking(aio.Admin.broker_topics)
     topic_stats = blocking(aio.Admin.topic_stats)
+    topic_counters = blocking(aio.Admin.topic_counters)
     topic_configs = blocking(aio.Admin.topic_configs)
     set_topic_perm = blocking(aio.Admin.set_topic_perm)
     messages_at = blocking(aio.Admin.messages_at)

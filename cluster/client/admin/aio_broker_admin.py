@@ -16,7 +16,7 @@ from actors.remoting.admin_headers import (
     RestartBrokerHeader,
 )
 from actors.remoting.bodies.broker import BrokerStatsData, ConsumeQueueUnits
-from actors.remoting.bodies.progress import TopicStatsTable
+from actors.remoting.bodies.progress import TopicCounters, TopicCountersTable, TopicStatsTable
 from actors.remoting.bodies.routes import decode_kv_table, decode_topic_list
 from actors.remoting.codes import RayMQRequestCode, RequestCode, ResponseCode
 from actors.remoting.command import RemotingCommand
@@ -248,6 +248,14 @@ class BrokerAdmin(AdminCore):
             stats.put_tps += of_broker.put_tps
         stats.offsets = dict(sorted(stats.offsets.items()))
         return stats
+
+    async def topic_counters(self, broker: str) -> dict[str, TopicCounters]:
+        """Return stored messages and send rate of each topic of `broker`, by topic.
+
+        Raises NotSupported, ConfigInvalid if the broker is unknown.
+        """
+        response = await self._call(await self._master(broker), RayMQRequestCode.GET_TOPIC_COUNTERS)
+        return dict(TopicCountersTable.decode(response.body).topics)
 
     async def topic_configs(self, topic: str) -> dict[str, TopicConfig]:
         """Return the settings of `topic` on each of its brokers, by broker name. Raises TopicNotFound."""

@@ -21,6 +21,7 @@ from cluster.counted import counted
 from cluster.views import offsets
 from cluster.views.clients import Clients, MemberState, QueueOwner, list_clients, member_state, queue_owners
 from cluster.views.groups import GroupDetails, describe_group, list_groups, members_of
+from cluster.views.samples import stale_ms
 from store.clock import Clock
 from store.message.group_config import SubscriptionGroupConfig
 from store.message.validate import check_group
@@ -76,7 +77,8 @@ class GroupResources:
         system: bool = False,
     ) -> Listing[GroupRow]:  # fmt: skip
         """Return a page of the list of groups. Raises ClientError, ApiError."""
-        now_ms, sampled = self._clock.wall_ms(), self._sampler.last.groups or {}
+        now_ms, sample = self._clock.wall_ms(), self._sampler.last
+        sampled = {} if stale_ms(sample.at_ms, now_ms) else sample.groups or {}
         rows = []
         for each in list_groups(admin, include_system=system):
             known = sampled.get(each.group)

@@ -13,7 +13,7 @@ from cluster.console.rights import Rights
 from cluster.console.routes import route
 from cluster.console.sampler import Sampler, figures
 from cluster.views.brokers import BrokerView
-from cluster.views.samples import GroupSample
+from cluster.views.samples import GroupSample, stale_ms
 from cluster.views.top import TopicRate, topic_rates
 from cluster.views.warnings import Notice, notices
 from store.clock import Clock
@@ -27,6 +27,7 @@ class Overview:
 
     Attributes:
         at_ms: Time of the sample in milliseconds since the epoch; None before the first one.
+        stale_ms: Age of the sample if it is older than `STALE_MS`, else None.
         in_tps: Messages stored per second.
         out_tps: Messages read per second.
         disk_used: Used part of the fullest disk, from 0 to 1.
@@ -36,6 +37,7 @@ class Overview:
     """
 
     at_ms: int | None
+    stale_ms: int | None
     in_tps: float | None
     out_tps: float | None
     lag: float | None
@@ -69,10 +71,11 @@ class OverviewResources:
         late = sorted((sample.groups or {}).items(), key=lambda each: -(each[1].lag or 0))[:TOP]
         return Overview(
             sample.at_ms or None,
+            stale_ms(sample.at_ms, now_ms) if sample.at_ms else None,
             *figures(sample),
             sample.brokers,
             notices(sample, now_ms),
-            topic_rates(sample)[:TOP],
+            topic_rates(sample, now_ms)[:TOP],
             [_row(name, each, now_ms) for name, each in late],
             self._changes.list()[:TOP],
         )

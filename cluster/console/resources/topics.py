@@ -27,6 +27,7 @@ from cluster.views.topics import (
     plan_topic,
     topic_progress,
 )
+from store.clock import Clock
 from store.message.validate import check_topic
 
 Queues = Annotated[int, msgspec.Meta(ge=1, le=65_535)]
@@ -45,10 +46,14 @@ class GroupOfTopic:
 
 @dataclass(frozen=True, slots=True)
 class TopicRow(TopicSummary):
-    """A topic in the list, with the highest lag of a group. What was not sampled yet is None."""
+    """A topic in the list, with the highest lag of a group. What was not sampled yet is None.
+
+    `stale_ms` is the age of messages and rate if they are older than `STALE_MS`, else None.
+    """
 
     messages: int | None
     put_tps: float | None
+    stale_ms: int | None
     groups: Sequence[GroupOfTopic] | None
     lag: int | None
 
@@ -67,8 +72,9 @@ class TopicPage:
 class TopicResources:
     """The topics."""
 
-    def __init__(self, sampler: Sampler, rights: Rights) -> None:
+    def __init__(self, sampler: Sampler, rights: Rights, clock: Clock) -> None:
         self._rights = rights
+        self._clock = clock
         self._sampler = sampler
 
     @route("GET", "/topics", "topic list {system?--system}")
@@ -77,7 +83,7 @@ class TopicResources:
         system: bool = False,
     ) -> Listing[TopicRow]:  # fmt: skip
         """Return a page of the list of topics: those of users, or all. Raises ClientError, ApiError."""
-        sample, sampled = self._sampler.last, self._groups_for(admin)
+        sample, sampled, now_ms = self._sampler.last, self._groups_for(admin), self._clock.wall_ms()
         groups: dict[str, list[GroupOfTopic]] = {}
         for name, progress in (sampled or {}).items():
             for topic, lag in progress.topics.items():
@@ -88,10 +94,11 @@ class TopicResources:
                 continue
             stored = sample.topics.get(each.topic)
             messages, tps = (stored.messages, stored.tps) if stored else (None, None)
+            age_ms = stored.stale_ms(now_ms) if stored else None
             of_topic = groups.get(each.topic, []) if sampled is not None else None
             highest = max((each.lag for each in of_topic or () if each.lag is not None), default=None)
             known = (each.topic, each.kind, each.queues, each.perm, each.brokers)
-            rows.append(TopicRow(*known, messages, tps, of_topic, highest))
+            rows.append(TopicRow(*known, messages, tps, age_ms, of_topic, highest))
         return listing(rows, match, sort, page, size, lambda row: row.topic, SORTABLE)
 
     @route("GET", "/topics/{topic}", "topic stats {topic}")

@@ -1,6 +1,6 @@
 // The parts of a page: table, chart, dialog of a change, tabs, and the line with the command.
 
-import { Shell, any, call, count, html, link, plain, useContext, useEffect, useGet, useMemo, useRef, useState } from "./core.js";
+import { Shell, any, call, count, html, link, plain, span, useContext, useEffect, useGet, useMemo, useRef, useState } from "./core.js";
 
 const ROWS = 50;
 
@@ -257,6 +257,9 @@ function parsed(fields, values) {
 export function Facts({ of }) {
   return html`<dl>${Object.entries(of).map(([name, value]) => html`<div key=${name}><dt>${plain(name)}</dt><dd>${value ?? any(null)}</dd></div>`)}</dl>`;
 }
+
+/** A figure of a sample, with the age of one that is old. */
+export const Sampled = ({ value, row }) => html`${value}${row.stale_ms ? html` <small class="warn">${span(row.stale_ms)} ago</small>` : null}`;
 
 /** A name as a link to its page. */
 export const Name = ({ of, kind, query }) => html`<a href=${link([kind, of], query)}>${plain(of)}</a>`;

@@ -9,7 +9,7 @@ from typing import Any
 import orjson
 
 from actors.remoting.bodies.groups import ConsumerData, HeartbeatData, SubscriptionData
-from actors.remoting.codes import RequestCode
+from actors.remoting.codes import RayMQRequestCode, RequestCode
 from actors.remoting.hot_headers import PullMessageHeader, SendMessageHeader
 from actors.remoting.targets import Action, Resource, Target
 from tests.actors.broker.brokers import Peer, settings_of, with_broker
@@ -45,6 +45,7 @@ def test_rows_name_the_targets_of_headers_and_bodies(tmp_path: Path) -> None:
             [Target(GROUP, "CG", Action.UPDATE)],
         ),
         RequestCode.GET_ALL_TOPIC_CONFIG: (request(), [Target(TOPIC, "*", Action.LIST)]),
+        RayMQRequestCode.GET_TOPIC_COUNTERS: (request(), [Target(TOPIC, "*", Action.LIST)]),
         RequestCode.CLEAN_UNUSED_TOPIC: (request(), [Target(Resource.CLUSTER, "*", Action.DELETE)]),
     }
 

@@ -239,6 +239,23 @@ def test_filter_that_was_typed_before_a_link_changes_no_other_page(visitor: Visi
     assert visitor.page.url.endswith("#/groups")
 
 
+def test_old_figures_say_how_old_they_are(visitor: Visitor, filled: str) -> None:
+    visitor.console.await_sample()
+
+    def answer(route: Any) -> None:
+        body = route.fetch().json()
+        for rows in (body["data"].get("rows"), body["data"].get("topics"), [body["data"]]):
+            for row in rows or ():
+                row["stale_ms"] = 100_000
+        route.fulfill(json=body)
+
+    assert " ago" not in visitor.visit(f"topics?match={filled}", "1 match")
+    visitor.page.route(re.compile("/api/v1/(topics|overview)"), answer)
+    visitor.visit(f"topics?match={filled}", "1 min 40 s ago")
+    visitor.visit("", "1 min 40 s ago")
+    assert visitor.page.locator(".columns").get_by_text("1 min 40 s ago").count() > 0
+
+
 @pytest.mark.extended
 def test_group_is_changed_after_previews(visitor: Visitor, admin: Admin, filled: str) -> None:
     def committed() -> int | None:

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from actors.remoting.bodies.progress import OffsetWrapper
 from cluster.client import Admin, MessageQueue, Producer
+from cluster.client.errors import BrokerUnreachable, NotSupported
+from cluster.console import sampler as sampler_module
 from cluster.console.history import HOUR_POINTS, History
 from cluster.console.sampler import FOLLOWED_MAX, Sampler, figures
 from cluster.views.brokers import BrokerLoad, BrokerView
-from cluster.views.samples import GroupSample, Sample, TopicLag
+from cluster.views.samples import STALE_MS, GroupSample, Sample, TopicLag
+from cluster.views.top import topic_rates
 from cluster.views.warnings import notices
 from tests.cluster.client.conftest import Cluster
 from tests.conftest import ClockAtRest
@@ -39,6 +44,57 @@ def test_rates_are_those_between_two_samples(cluster: Cluster, admin: Admin, clo
     curves = sampler.curves_of_group(topic)
     assert curves is not None
     assert curves.values == [[0, 2], [None, 2]]
+
+
+def test_each_sample_has_the_counters_of_all_topics(
+    cluster: Cluster, admin: Admin, clock: ClockAtRest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One request for each broker, however many topics there are; RocketMQ's brokers need one per topic."""
+    topics = [cluster.topic(queues=2) for _ in range(4)]
+    monkeypatch.setattr(sampler_module, "TOPICS_PER_SAMPLE", 1)
+    sampler = Sampler(admin, clock)
+    with Producer(cluster.address, group="sampler") as producer:
+        for _ in range(2):
+            clock.advance(20_000)
+            for topic in topics:
+                for broker in "ab":
+                    producer.send(topic, "x", queue=MessageQueue(topic, broker, 1))
+            sampler.look()
+    found = sampler.last.topics
+    assert [found[topic].messages for topic in topics] == [4] * 4
+    assert [found[topic].tps for topic in topics] == [2 / 20] * 4
+    assert [found[topic].stale_ms(sampler.last.at_ms) for topic in topics] == [None] * 4
+    monkeypatch.setattr(admin, "topic_counters", failing(NotSupported(3, "unknown code")))
+    sampler = Sampler(admin, clock)
+    sampler.look()
+    assert len(sampler.last.topics) == 1
+
+
+def test_topics_of_a_broker_that_does_not_respond_show_their_age(
+    cluster: Cluster, admin: Admin, clock: ClockAtRest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    both = cluster.topic(queues=1)
+    admin.create_topic("only-on-a", queues=1, brokers=["a"])
+    sampler, counters = Sampler(admin, clock), admin.topic_counters
+    sampler.look()
+    refuse = failing(BrokerUnreachable("b does not respond"))
+    monkeypatch.setattr(admin, "topic_counters", lambda name: counters(name) if name == "a" else refuse(name))
+    clock.advance(STALE_MS + 1)
+    sampler.look()
+    ages_ms = {name: each.stale_ms(clock.wall_ms()) for name, each in sampler.last.topics.items()}
+    assert (ages_ms[both], ages_ms["only-on-a"]) == (STALE_MS + 1, None)
+    rows = {row.topic: row.stale_ms for row in topic_rates(sampler.last, clock.wall_ms())}
+    assert (rows[both], rows["only-on-a"]) == (STALE_MS + 1, None)
+    sampler = Sampler(admin, clock)
+    sampler.look()  # b has never responded: its topics are requested one by one
+    assert sampler.last.topics[both].stale_ms(clock.wall_ms()) is None
+
+
+def failing(error: Exception) -> Callable[[str], Any]:
+    def fail(broker: str) -> Any:
+        raise error
+
+    return fail
 
 
 def test_history_keeps_an_hour_of_samples_and_a_day_of_minutes() -> None:

@@ -107,7 +107,7 @@ def test_rates_of_a_snapshot_are_those_since_the_one_before(
     admin.commit_offsets(group, {queue: 5})
     clock.advance(2 * A_SECOND_MS)
     now = take_sample(admin, clock, before)
-    assert next(row for row in topic_rates(now) if row.topic == topic).put_tps == 3
+    assert next(row for row in topic_rates(now, now.at_ms) if row.topic == topic).put_tps == 3
     rate = next(row for row in group_rates(now, {}) if row.group == group)
     assert (rate.topic, rate.tps, rate.lag) == (topic, 2, 4)
     assert [each.broker for each in now.brokers or ()] == ["a"]

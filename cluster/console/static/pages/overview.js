@@ -1,5 +1,5 @@
 import { count, html, link, percent, plain, rate, short, span, time, useGet } from "../core.js";
-import { Chart, Loading, Name, Page, pageOf } from "../parts.js";
+import { Chart, Loading, Name, Page, Sampled, pageOf } from "../parts.js";
 
 const EVERY_MS = 5_000;
 
@@ -9,7 +9,7 @@ export default pageOf(() => ["/overview", {}], EVERY_MS, ({ of, data, query, set
   const total = data.brokers?.filter((each) => each.id === 0).length;
   const isPartlyUp = data.brokers_up !== null && data.brokers_up < total;
   return html`<${Page} title="Overview" of=${of}
-      facts=${data.at_ms ? `as of ${time(data.at_ms)}` : "the first sample is being taken"}>
+      facts=${data.at_ms ? html`as of ${time(data.at_ms)}${data.stale_ms ? html`, <b class="warn">${span(data.stale_ms)} ago</b>` : null}` : "the first sample is being taken"}>
     <section class="tiles">
       <${Tile} title="in" value=${rate(data.in_tps)} unit="/s" />
       <${Tile} title="out" value=${rate(data.out_tps)} unit="/s" />
@@ -29,7 +29,7 @@ export default pageOf(() => ["/overview", {}], EVERY_MS, ({ of, data, query, set
     </section>
     <div class="columns">
       <section class="panel"><h2>Busiest topics</h2><${Short} rows=${data.topics} heads=${["topic", "in /s", "stored"]} empty="no topic yet"
-        cells=${(row) => [html`<${Name} kind="topics" of=${row.topic} />`, rate(row.put_tps), count(row.messages)]} /></section>
+        cells=${(row) => [html`<${Name} kind="topics" of=${row.topic} />`, html`<${Sampled} value=${rate(row.put_tps)} row=${row} />`, count(row.messages)]} /></section>
       <section class="panel"><h2>Highest lag</h2><${Short} rows=${data.groups} heads=${["group", "lag", "behind", "out /s"]} empty="no group has consumed yet"
         cells=${(row) => [html`<${Name} kind="groups" of=${row.group} />`, count(row.lag), row.lag === 0 ? "0 s" : span(row.behind_ms), rate(row.tps)]} /></section>
       <section class="panel"><h2>Brokers</h2><${Short} rows=${data.brokers ?? []} heads=${["broker", "in /s", "out /s", "disk"]} empty="unknown"

@@ -1,5 +1,5 @@
 import { count, html, link, plain, rate } from "../core.js";
-import { Change, Name, Page, Table, pageOf } from "../parts.js";
+import { Change, Name, Page, Sampled, Table, pageOf } from "../parts.js";
 import { TOPIC_FIELDS } from "./topic.js";
 
 const address = (_, { match, sort, page, system }) => ["/topics", { match, sort, page, system }];
@@ -9,8 +9,8 @@ export default pageOf(address, 10_000, ({ of, data, query, setQuery }) => {
     { name: "topic", cell: (row) => html`<${Name} kind="topics" of=${row.topic} />` },
     ...(query.system ? [{ name: "kind" }] : []),
     { name: "queues", number: true }, { name: "perm", sort: false },
-    { name: "put_tps", title: "in /s", number: true, cell: (row) => rate(row.put_tps) },
-    { name: "messages", title: "stored", number: true },
+    { name: "put_tps", title: "in /s", number: true, cell: (row) => html`<${Sampled} value=${rate(row.put_tps)} row=${row} />` },
+    { name: "messages", title: "stored", number: true, cell: (row) => html`<${Sampled} value=${count(row.messages)} row=${row} />` },
     { name: "lag", title: "highest lag", number: true },
     { name: "groups", sort: false, cell: (row) => html`<${Groups} of=${row.groups} />` },
   ];

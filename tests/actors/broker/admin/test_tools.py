@@ -25,6 +25,7 @@ from actors.remoting.bodies.connected import ConsumerConnection, decode_producer
 from actors.remoting.bodies.consumer_status import encode_of_member
 from actors.remoting.bodies.progress import (
     ConsumeStats,
+    TopicCountersTable,
     TopicStatsTable,
     decode_consume_stats_list,
     decode_group_list,
@@ -32,7 +33,7 @@ from actors.remoting.bodies.progress import (
     decode_time_spans,
 )
 from actors.remoting.bodies.routes import decode_kv_table, decode_topic_list
-from actors.remoting.codes import RequestCode, ResponseCode
+from actors.remoting.codes import RayMQRequestCode, RequestCode, ResponseCode
 from actors.remoting.command import RemotingCommand
 from actors.remoting.headers import (
     ConsumerGroupHeader,
@@ -55,6 +56,19 @@ async def fill(peer: Peer, count: int, queue_id: int = 0) -> None:
     await peer.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, CreateTopicHeader("T", 2, 2, 6).to_ext())
     for number in range(count):
         await peer.send("T", queue_id=queue_id, properties=f"TAGS\x01{'ab'[number % 2]}\x02")
+
+
+def test_counters_of_all_topics_are_in_one_response(tmp_path: Path) -> None:
+    async def story(peer: Peer) -> None:
+        await fill(peer, 3)
+        response = await peer.ask(RayMQRequestCode.GET_TOPIC_COUNTERS)
+        topics = TopicCountersTable.decode(response.body).topics
+        assert (topics["T"].messages, topics["T"].end) == (3, 3)
+        assert topics["T"].put_tps > 0
+        everything = orjson.loads((await peer.ask(RequestCode.GET_ALL_TOPIC_CONFIG)).body)
+        assert topics.keys() == everything["topicConfigTable"].keys()
+
+    with_broker(story, settings_of(tmp_path))
 
 
 async def progress(peer: Peer, group: str, topic: str | None = "T") -> ConsumeStats:
