@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -13,6 +14,7 @@ from actors.remoting.signing import Credentials, CredentialsInvalid, Signer, rea
 from actors.remoting.tls.contexts import ClientTls
 from actors.strategies import make_strategy
 from cluster.client.errors import ConfigInvalid
+from cluster.client.times import check_plausible
 from cluster.client.tls import TlsConfig
 from cluster.client.trace.trace_records import TRACE_TOPIC
 from store.clock import SystemClock
@@ -291,7 +293,7 @@ class ConsumerConfig(ClientConfig):
             0, self, "self_assign_after_ms", "long_poll_ms", "close_timeout_ms", "commit_timeout_ms"
         )
         if self.consume_timestamp_ms is not None:
-            require_at_least(0, self, "consume_timestamp_ms")
+            check_plausible("consume_timestamp_ms", self.consume_timestamp_ms, time.time_ns() // 1_000_000)
         if self.consume_from is not None and self.consume_from not in AUTO_OFFSETS:
             raise ConfigInvalid(
                 f"consume_from is {self.consume_from!r}: give 'earliest', 'latest' or 'timestamp'"

@@ -7,6 +7,8 @@ import time
 from datetime import datetime
 from typing import Literal
 
+from store.plausible_time import date_of, implausible
+
 _EARLIEST = ("earliest", "first", "beginning", "consume_from_first_offset")
 _LATEST = ("latest", "last", "end", "consume_from_last_offset")
 _SHOWN_CHARACTERS = 80
@@ -17,7 +19,7 @@ def parse_time_ms(text: str) -> int:
     """Parse a time and return milliseconds since the epoch.
 
     Accepts milliseconds, `now`, `2026-11-21`, `2026-11-21T09:30:00`, and times before now: `-90s`, `-15m`,
-    `-2h`, `-3d`. Raises ConfigInvalid.
+    `-2h`, `-3d`. Raises ConfigInvalid, also for a time before 2000 or more than a day ahead.
     """
     # Imported here, because the command line imports views before it needs a client.
     from cluster.client.errors import ConfigInvalid
@@ -41,7 +43,15 @@ def parse_time_ms(text: str) -> int:
             f"{shown!r} is not a valid time since 1970: use milliseconds since the epoch, "
             "2026-11-21T09:30:00, or -15m"
         )
+    if (why := implausible(time_ms, now_ms)) is not None:
+        raise ConfigInvalid(f"{why}; 2026-11-21T09:30:00 and -15m are times too")
     return time_ms
+
+
+def date_of_position(text: str | None) -> str | None:
+    """Return the date of a position that is a time; None for other positions. Raises ConfigInvalid."""
+    position = None if text is None else parse_position(text)
+    return date_of(position) if isinstance(position, int) else None
 
 
 def parse_position(text: str) -> Literal["earliest", "latest"] | int:

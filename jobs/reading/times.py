@@ -14,6 +14,7 @@ offset options. If a queue has no message at its ending time or later, the read 
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -24,13 +25,13 @@ from jobs.option_values import INTEGER, as_choice
 from jobs.reading.splits import QueueState
 from jobs.reading.starting_offsets import EARLIEST, LATEST, Offsets, parse_listed
 from store.message.message_queue import MessageQueue
+from store.plausible_time import implausible
 
 TimestampOption = str | int | datetime
 TimestampsOption = str | Mapping[str, Mapping[str, Mapping[str | int, int]]]
 Strategy = Literal["error", "latest"]
 
 STRATEGIES = ("error", "latest")
-YEAR_10000_MS = 253_402_300_800_000
 SHOWN = 5
 
 _SHAPE = 'milliseconds since the epoch, as in {"topic": {"broker": {"queueId": 1735689600000}}}'
@@ -154,9 +155,6 @@ def _time(where: str, value: object) -> int:
         value = int(value)
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:
         raise OffsetsInvalid(f"{where}: {value!r} is not a time; give {_SHAPE}")
-    if value >= YEAR_10000_MS:
-        raise OffsetsInvalid(
-            f"{where}: {value} is after the year 9999; give milliseconds since the epoch, not micro- or"
-            " nanoseconds"
-        )
+    if (why := implausible(value, time.time_ns() // 1_000_000)) is not None:
+        raise OffsetsInvalid(f"{where}: {why}")
     return value

@@ -16,6 +16,7 @@ from cluster.views import dead_letters as views
 from cluster.views.dead_letters import DeadLetter
 from cluster.views.offsets import parse_queue
 from cluster.views.times import parse_time_ms
+from store.plausible_time import date_of
 
 if TYPE_CHECKING:
     from cluster.client import Admin
@@ -146,11 +147,12 @@ def purge(
 
     with open_admin(nameserver, as_json=as_json) as (admin, out):
         until_ms = None if until is None else parse_time_ms(until)
+        before = "" if until_ms is None else f" stored before {date_of(until_ms)}"
         count = _existing(admin, group, admin.purge_dead_letters(group, until_ms, dry_run=True))
         if not dry_run and count:
-            confirmed(f"Purge {counted(count, 'dead letter')} of {group}?", yes=yes)
+            confirmed(f"Purge {counted(count, 'dead letter')} of {group}{before}?", yes=yes)
             count = admin.purge_dead_letters(group, until_ms)
-        _report(out, "purge", "purged", group, count, dry_run=dry_run)
+        _report(out, "purge", "purged", group, count, dry_run=dry_run, before=before)
 
 
 def _letters(admin: Admin, group: str, limit: int, *, include_handled: bool = False) -> list[DeadLetter]:
@@ -180,6 +182,8 @@ def _selected(
     return found
 
 
-def _report(out: Output, verb: str, done: str, group: str, count: int, *, dry_run: bool) -> None:
-    what = f"{f'would {verb}' if dry_run else done} {counted(count, 'dead letter')} of {group}"
+def _report(
+    out: Output, verb: str, done: str, group: str, count: int, *, dry_run: bool, before: str = ""
+) -> None:
+    what = f"{f'would {verb}' if dry_run else done} {counted(count, 'dead letter')} of {group}{before}"
     out.done(what, group=group, messages=count, dry_run=dry_run)

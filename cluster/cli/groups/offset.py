@@ -11,6 +11,7 @@ from cluster.cli.console import Failed, Output, confirmed, open_admin
 from cluster.cli.options import NAMESERVER, AsJson, DryRun, Group, Nameserver, Topic, Yes, examples
 from cluster.counted import counted
 from cluster.views import offsets
+from cluster.views.times import date_of_position
 
 if TYPE_CHECKING:
     from cluster.client import Admin, MessageQueue
@@ -63,7 +64,8 @@ def reset(
 
     with open_admin(nameserver, as_json=as_json) as (admin, out):
         targets = offsets.targets(admin, topic, to, queue, offset)
-        _move(admin, out, group, targets, "reset", dry_run=dry_run, yes=yes)
+        date = date_of_position(to)
+        _move(admin, out, group, targets, "reset", dry_run=dry_run, yes=yes, date=date)
 
 
 @app.command(epilog=examples("raymq offset skip billing orders --dry-run"))
@@ -110,13 +112,17 @@ def _move(
     *,
     dry_run: bool,
     yes: bool,
+    date: str | None = None,
 ) -> None:
     if group not in admin.groups():
         raise Failed(f"no group {group!r}; `raymq group list` shows all groups")
     topic = next(iter(targets)).topic
     rows = [asdict(change) for change in offsets.preview(admin, group, targets)]
+    to = "" if date is None else f" to {date}"
+    if date is not None:
+        rows = [{**row, "time": date} for row in rows]
     if not dry_run:
-        confirmed(f"{verb.capitalize()} {group} in {counted(len(rows), 'queue')} of {topic}?", yes=yes)
+        confirmed(f"{verb.capitalize()} {group} in {counted(len(rows), 'queue')} of {topic}{to}?", yes=yes)
         for queue, target in targets.items():
             admin.reset_offset(group, queue, target)
-    out.table(f"{'would ' if dry_run else ''}{verb} {group}", _COLUMNS, rows)
+    out.table(f"{'would ' if dry_run else ''}{verb} {group}{to}", _COLUMNS, rows)

@@ -65,7 +65,7 @@ def get(
 def query(
     topic: Topic,
     key: Annotated[str, typer.Option("--key", "-k", help="Message key (KEYS) or UNIQ_KEY.")],
-    begin: Annotated[str, typer.Option("--from", help="Earliest store time, for example -2h.")] = "0",
+    begin: Annotated[str | None, typer.Option("--from", help="Earliest store time, for example -2h.")] = None,
     end: Annotated[str | None, typer.Option("--until", help="Latest store time.")] = None,
     limit: Annotated[
         int, typer.Option("--max", min=1, max=64, help="Maximum number of messages per broker.")
@@ -78,10 +78,9 @@ def query(
     with open_admin(nameserver, as_json=as_json) as (admin, out):
         from cluster.client.admin.aio_admin import END_OF_TIME_MS
 
+        begin_ms = 0 if begin is None else parse_time_ms(begin)
         until_ms = END_OF_TIME_MS if end is None else parse_time_ms(end)
-        found = admin.messages_by_key(
-            topic, key, max_messages=limit, begin_ms=parse_time_ms(begin), end_ms=until_ms
-        )
+        found = admin.messages_by_key(topic, key, max_messages=limit, begin_ms=begin_ms, end_ms=until_ms)
         rows = [message_json(message) | {"shown": body_text(message)} for message in found]
         if out.is_json:
             out.json([{name: value for name, value in row.items() if name != "shown"} for row in rows])

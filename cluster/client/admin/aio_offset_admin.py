@@ -14,6 +14,7 @@ from actors.remoting.codes import RequestCode, ResponseCode
 from cluster.client.admin.aio_group_admin import GroupAdmin
 from cluster.client.errors import ConfigInvalid, GroupNotFound
 from cluster.client.group.offset_client import OffsetClient
+from cluster.client.times import check_plausible
 from store.message.message_queue import MessageQueue
 
 Position = Literal["earliest", "latest"] | int
@@ -43,7 +44,7 @@ class OffsetAdmin(GroupAdmin):
             GroupNotFound: The group does not exist.
             TopicNotFound: The topic does not exist.
         """
-        timestamp_ms = _timestamp_ms(position)
+        timestamp_ms = _timestamp_ms(position, self._opened().clock.wall_ms())
         if dry_run:
             return await self._preview(group, topic, timestamp_ms)
         route = await self.route(topic)
@@ -92,7 +93,7 @@ class OffsetAdmin(GroupAdmin):
         return {queue: await offsets.at_time(queue, timestamp_ms) for queue in queues}
 
 
-def _timestamp_ms(position: Position) -> int:
+def _timestamp_ms(position: Position, now_ms: int) -> int:
     """Return the timestamp that requests a reset to `position`. Raises ConfigInvalid if it is invalid."""
     if position == "earliest":
         return 0
@@ -102,4 +103,6 @@ def _timestamp_ms(position: Position) -> int:
         raise ConfigInvalid(
             f"position is {position!r}: it must be 'earliest', 'latest' or a time in ms since the epoch"
         )
+    if position != RESET_TO_END_MS:
+        check_plausible("position", position, now_ms)
     return position

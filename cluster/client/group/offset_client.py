@@ -19,6 +19,7 @@ from actors.remoting.headers import (
 from actors.remoting.raymq_requests import CommitOffsetsBody, CommitOffsetsReply, OffsetCommit
 from cluster.client.config import AutoOffset
 from cluster.client.errors import ClientError, NotSupported, OffsetNotFound
+from cluster.client.times import check_plausible
 from cluster.client.transport.backoff import Backoff
 from cluster.client.transport.instance import ClientInstance
 from cluster.client.transport.plain_requests import plain_commits
@@ -91,7 +92,11 @@ class OffsetClient:
         return await self._query(queue, RequestCode.GET_MAX_OFFSET, header)
 
     async def at_time(self, queue: MessageQueue, timestamp_ms: int) -> int:
-        """Return the offset of the first message stored at or after `timestamp_ms` (ms since the epoch)."""
+        """Return the offset of the first message stored at or after `timestamp_ms` (ms since the epoch).
+
+        Raises ConfigInvalid if the time is before 2000, except 0, or more than a day ahead.
+        """
+        check_plausible("timestamp_ms", timestamp_ms, self._instance.clock.wall_ms())
         header = SearchOffsetHeader(queue.topic, queue.queue_id, timestamp_ms)
         return await self._query(queue, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, header)
 

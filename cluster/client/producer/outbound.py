@@ -33,6 +33,7 @@ from store.message.message_id import UniqKeyGenerator
 from store.message.properties import MessageConst, properties_text, properties_texts
 from store.message.sys_flag import COMPRESSION_LZ4, COMPRESSION_ZLIB, COMPRESSION_ZSTD
 from store.message.validate import check_body, check_properties, check_topic
+from store.plausible_time import DELIVERY_AHEAD_MS, implausible
 from store.store_errors import MessageInvalid
 
 # Plain integers, because an attribute of an enum is slower on the hot path.
@@ -236,6 +237,8 @@ class OutboundFactory:
     def _properties(self, message: Message) -> tuple[str, str]:
         """Return the encoded properties and the UNIQ_KEY. The message is not modified."""
         properties = message.properties
+        if MessageConst.TIMER_DELIVER_MS in properties:
+            self._check_delivery(message)
         msg_id = properties.get(MessageConst.UNIQ_KEY)
         if msg_id is None:
             msg_id = self.uniq_keys.next()
@@ -248,6 +251,15 @@ class OutboundFactory:
         encoded = text.encode("utf-8", "replace")
         check_properties(encoded, BROKER_PROPERTIES_BYTES)
         return text if text.isascii() else encoded.decode(), msg_id  # a lone surrogate was replaced by "?"
+
+    def _check_delivery(self, message: Message) -> None:
+        """Raise MessageInvalid for a delivery time in seconds or microseconds."""
+        given = message.properties[MessageConst.TIMER_DELIVER_MS]
+        if not given.isascii() or not given.isdigit():
+            return  # the broker refuses it
+        why = implausible(int(given), self._clock.wall_ms(), DELIVERY_AHEAD_MS)
+        if why is not None:
+            raise MessageInvalid(f"the delivery time {why}")
 
 
 def with_owned_body(message: Message) -> Message:

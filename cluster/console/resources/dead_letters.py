@@ -16,6 +16,7 @@ from cluster.counted import counted
 from cluster.views import dead_letters as views
 from cluster.views.dead_letters import DeadLetter, DeadLetterCount
 from cluster.views.times import parse_time_ms
+from store.plausible_time import date_of
 
 Shown = Annotated[int, msgspec.Meta(ge=1, le=1_000)]
 Limit = Annotated[int, msgspec.Meta(ge=1, le=10_000)]
@@ -65,7 +66,8 @@ class DeadLetterResources:
         """Mark pending dead letters as handled, all or those stored before a time. Raises ClientError."""
         until_ms = None if until is None else parse_time_ms(until)
         count = admin.purge_dead_letters(group, until_ms, dry_run=True)
-        kept = f"dead letters of {group}; they stay readable until their log file is deleted"
+        before = "" if until_ms is None else f" stored before {date_of(until_ms)}"
+        kept = f"dead letters of {group}{before}; they stay readable until their log file is deleted"
         purge = partial(admin.purge_dead_letters, group, until_ms)
         return Plan(f"would purge {count} {kept}", purge, lambda number: f"purged {number} {kept}")
 

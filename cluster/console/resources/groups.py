@@ -22,6 +22,7 @@ from cluster.views import offsets
 from cluster.views.clients import Clients, MemberState, QueueOwner, list_clients, member_state, queue_owners
 from cluster.views.groups import GroupDetails, describe_group, list_groups, members_of
 from cluster.views.samples import stale_ms
+from cluster.views.times import date_of_position
 from store.clock import Clock
 from store.message.group_config import SubscriptionGroupConfig
 from store.message.validate import check_group
@@ -170,7 +171,7 @@ class GroupResources:
         `to` is earliest, latest or a time; `queue` is `broker:queue`, with `offset` or with `to`. Raises
         ClientError, ApiError.
         """
-        return _move(admin, group, offsets.targets(admin, topic, to, queue, offset))
+        return _move(admin, group, offsets.targets(admin, topic, to, queue, offset), date_of_position(to))
 
     @route("POST", "/groups/{group}/skip", "offset skip {group} {topic}")
     def skip(self, admin: Admin, group: Name, topic: Name) -> Plan:
@@ -191,14 +192,16 @@ def since(time_ms: int | None, now_ms: int) -> int | None:
     return None if time_ms is None else max(now_ms - time_ms, 0)
 
 
-def _move(admin: Admin, group: str, targets: Mapping[MessageQueue, int]) -> Plan:
+def _move(admin: Admin, group: str, targets: Mapping[MessageQueue, int], date: str | None = None) -> Plan:
     def act() -> None:
         for queue, target in targets.items():
             admin.reset_offset(group, queue, target)
 
     _check_exists(admin, group)
     rows = offsets.preview(admin, group, targets)
-    return plan("set", f"the offsets of {group} in {counted(len(rows), 'queue')}: {_moved(rows)}", act, rows)
+    to = "" if date is None else f" to {date}"
+    what = f"the offsets of {group}{to} in {counted(len(rows), 'queue')}: {_moved(rows)}"
+    return plan("set", what, act, rows)
 
 
 def _moved(rows: Sequence[offsets.OffsetChange]) -> str:

@@ -181,6 +181,7 @@ BAD: list[tuple[str, int, str]] = [
     ("/topics/{topic}/messages/nosuch", 404, "has no message 'nosuch'"),
     ("/topics/{topic}/messages/7F00000100002A9F0000000000000000", 400, "not in this cluster"),
     ("/topics/{topic}/messages?since=yesterday", 400, "'yesterday' is not a valid time"),
+    ("/topics/{topic}/messages?since=1764344566", 400, "1764344566 is 1970-01-21 10:05:44 UTC"),
     ("/topics/{topic}/messages?sql=a%20%3E", 400, "the SQL92 expression 'a >' is invalid"),
     ("/topics/{topic}/messages?cursor=nosuch", 410, "'nosuch' is no longer known"),
     ("/topics/{topic}/messages?follow=true&until=latest", 400, "exclude each other"),

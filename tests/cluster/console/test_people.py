@@ -35,6 +35,7 @@ def test_dead_letters_are_shown_resent_and_purged(console: Console, dead: str) -
         ("resend", {"to": "elsewhere"}, 400, "parameter to is 'elsewhere'"),
         ("resend", {"limit": 0}, 400, "parameter limit is 0"),
         ("purge", {"until": "soon"}, 400, "'soon' is not a valid time"),
+        ("purge", {"until": "1764344566"}, 400, "1764344566 is 1970-01-21"),
         ("purge", {"unti": "now"}, 400, "parameter 'unti' is unknown"),
     ],
 )

@@ -78,6 +78,7 @@ def test_group_is_created_changed_and_deleted(console: Console, admin: Admin, na
     ("given", "offset", "words"),
     [
         ({"to": "earliest"}, 0, "2 messages consumed again, 0 skipped"),
+        ({"to": "2026-11-20T12:00:00+00:00"}, 0, "to 2026-11-20 12:00:00 UTC in "),
         ({"to": "latest"}, 10, "0 messages consumed again, 8 skipped"),
         ({"queue": "a:0", "offset": 5}, 5, "0 messages consumed again, 3 skipped"),
         ({"queue": "a:0", "to": "latest"}, 10, "8 skipped"),
@@ -170,6 +171,7 @@ REFUSED: list[tuple[str, dict[str, Any], int, str]] = [
     ("/groups/nosuch/offsets", {"topic": "t", "to": "earliest"}, 404, "topic 't'"),
     ("/groups/nosuch/skip", {"topic": "TBW102"}, 404, "group 'nosuch' does not exist"),
     ("/groups/nosuch/clone", {"target": "x"}, 404, "group 'nosuch' does not exist"),
+    ("/groups/g/offsets", {"topic": "t", "to": "1764344566"}, 400, "1764344566 is 1970-01-21"),
     ("/groups/g/offsets", {"topic": "t"}, 400, "a target is required"),
     ("/groups/g/offsets", {"topic": "t", "offset": 3}, 400, "an offset is one of a queue"),
     ("/groups/g/offsets", {"topic": "t", "offset": 3, "queue": "a"}, 400, "'a' is not a queue"),

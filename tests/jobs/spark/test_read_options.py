@@ -20,6 +20,8 @@ from jobs.spark.keywords import (
     stream_options,
 )
 
+NOW_MS = 1_735_689_600_000
+
 
 def queue(**options: Any) -> ReadOptions:
     return queue_options("orders", check_keywords(options, QueueKeywords))  # type: ignore[arg-type]
@@ -37,10 +39,10 @@ def test_defaults_read_a_queue_from_its_start_and_a_stream_from_its_end() -> Non
 
 
 def test_options_object_is_frozen_and_holds_what_was_given() -> None:
-    options = queue(startingOffsets=7, endingTimestamp=9_000, columns=["body"], failOnDataLoss=False)
+    options = queue(startingOffsets=7, endingTimestamp=NOW_MS, columns=["body"], failOnDataLoss=False)
     assert options.starting.offsets == Offsets(7)
     assert options.ending.times is not None
-    assert options.ending.times.everywhere == 9_000
+    assert options.ending.times.everywhere == NOW_MS
     assert (options.columns, options.fail_on_data_loss) == (("body",), False)
     with pytest.raises(AttributeError):
         options.committed = True  # type: ignore[misc]
@@ -127,8 +129,10 @@ def test_offsets_that_no_queue_can_have_are_refused(value: Any) -> None:
 
 
 def test_contradicting_options_are_refused() -> None:
-    with pytest.raises(OptionInvalid, match="startingTimestamp=2 is after endingTimestamp=1"):
-        queue(startingTimestamp=2, endingTimestamp=1)
+    with pytest.raises(
+        OptionInvalid, match=f"startingTimestamp={NOW_MS + 1} is after endingTimestamp={NOW_MS}"
+    ):
+        queue(startingTimestamp=NOW_MS + 1, endingTimestamp=NOW_MS)
     with pytest.raises(OptionInvalid, match="Strategy='newest'"):
         stream(startingOffsetsByTimestampStrategy="newest")
     with pytest.raises(OffsetsInvalid, match="startingOffsets"):
@@ -141,7 +145,7 @@ def test_group_is_a_start_and_excludes_times() -> None:
     with pytest.raises(OffsetsInvalid, match="startingOffsets='group:' names no group"):
         queue(startingOffsets="group:")
     with pytest.raises(OptionInvalid, match="startingTimestamp both give a start"):
-        queue(startingOffsets="group:billing", startingTimestamp=1)
+        queue(startingOffsets="group:billing", startingTimestamp=NOW_MS)
     with pytest.raises(OffsetsInvalid, match="endingOffsets='group:billing' is neither"):
         queue(endingOffsets="group:billing")
 
