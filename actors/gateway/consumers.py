@@ -58,9 +58,11 @@ from actors.remoting.headers import ConsumerSendMsgBackHeader
 from actors.remoting.remoting_errors import Refused, RemotingError
 from store.clock import Clock
 from store.logs import get_logger
+from store.message.compression import try_decompress
 from store.message.message import MessageExt
 from store.message.pop_records import Receipt, real_topic
 from store.message.properties import MessageConst
+from store.message.sys_flag import is_compressed
 from store.store_errors import MessageInvalid, RecordDamaged
 
 _log = get_logger(__name__)
@@ -295,12 +297,16 @@ class Consumers:
     async def _deliver(
         self, call: Call, caller: Caller, request: ReceiveMessageRequest, messages: list[MessageExt]
     ) -> None:
+        call.keep(sum(len(message.body) for message in messages))
         for index, message in enumerate(messages):
             try:
+                await _decompress(call, message)
                 await call.send(ReceiveMessageResponse(message=self._delivered(caller, request, message)))
             except asyncio.CancelledError:
                 self._client.hub.spawn(self._return(caller, request, messages[index:]))
                 raise
+            call.keep(-len(message.body))
+            message.body = b""
 
     def _delivered(self, caller: Caller, request: ReceiveMessageRequest, record: MessageExt) -> Message:
         """Return the message of the protocol, with its handle; begin its renewal for a push consumer."""
@@ -384,10 +390,18 @@ def _handle_of(message: MessageExt) -> Handle:
     return Handle(Receipt.decode(message.properties[MessageConst.POP_CK]), message.commit_log_offset)
 
 
+async def _decompress(call: Call, message: MessageExt) -> None:
+    """Replace a compressed body; one that cannot be decompressed stays as it is."""
+    if is_compressed(message.sys_flag):
+        body, sys_flag = message.body, message.sys_flag
+        message.body, message.body_error = await call.in_thread(lambda: try_decompress(body, sys_flag))
+        call.keep(len(message.body) - len(body))
+
+
 def _received(response: RemotingCommand, broker_name: str) -> list[MessageExt]:
     """Return the messages in the response to a pop, each with its receipt as property POP_CK."""
     try:
-        return popped_messages(response.ext, response.body, broker_name)
+        return popped_messages(response.ext, response.body, broker_name, decompresses=False)
     except (RecordDamaged, MessageInvalid, KeyError, ValueError) as error:
         raise RpcFailed(
             Code.INTERNAL_SERVER_ERROR, f"the response of broker {broker_name} is damaged: {error!r}"

@@ -6,6 +6,7 @@ from pydantic import Field
 
 from actors.host.cluster_access import AccessSettings
 from actors.host.metrics.endpoint import MetricsSettings
+from actors.memory_account import REQUEST_BYTES
 from actors.remoting.settings_text import Addresses, HostName
 
 
@@ -30,6 +31,10 @@ class GatewaySettings(AccessSettings, MetricsSettings):
     """Interval at which brokers get the transaction producers of the gateway."""
     max_connections: int = Field(20_000, ge=1)
     """Limit of the connections of clients."""
+    queued_max_request_bytes: int = Field(REQUEST_BYTES.limit, ge=1024 * 1024)
+    """Limit of the memory for requests, incomplete ones too, and for responses that clients do not read.
+    Above it clients are not read, and those that hold the most lose a request if others need room.
+    """
     tls_self_signed: bool = False
     """Make a new certificate at each start, if `tls` is permissive or enforced and `tls_certificate` is not
     set. Connections are encrypted, but clients cannot verify the gateway: RocketMQ's proxy does this by

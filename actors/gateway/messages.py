@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Iterable
 from typing import Final, Protocol
 
 from google.protobuf.timestamp_pb2 import Timestamp
@@ -16,6 +17,7 @@ from actors.gateway.grpc.status import CallFailed, StatusCode
 from actors.gateway.proto.definition_pb2 import (
     DELAY,
     FIFO,
+    GZIP,
     IDENTITY,
     LITE,
     MD5,
@@ -34,6 +36,8 @@ from store.message.message import MessageExt
 from store.message.properties import MessageConst
 
 BODY_BYTES_MAX: Final = 4 * 1024 * 1024
+INFLATED_BYTES_MAX: Final = 16 * 1024 * 1024
+"""Size of the inflated gzip bodies of one request."""
 USER_PROPERTIES_MAX: Final = 128
 USER_PROPERTIES_BYTES_MAX: Final = 16 * 1024
 GROUP_BYTES_MAX: Final = 64
@@ -167,18 +171,24 @@ def _check_text(text: str, code: Code, kind: str) -> None:
         raise RpcFailed(code, f"the {kind} contains a control character")
 
 
-async def inflated(call: Call, body: bytes) -> bytes:
-    """Return a body without gzip, which RocketMQ's remoting clients cannot read. Raises RpcFailed."""
-    size_bytes = declared_size(body)
-    if size_bytes > BODY_BYTES_MAX:
+async def inflate_bodies(call: Call, messages: Iterable[Message]) -> None:
+    """Replace gzip bodies by plain ones: RocketMQ's remoting clients cannot read gzip. Raises RpcFailed."""
+    packed = [each for each in messages if each.system_properties.body_encoding == GZIP]
+    if not packed:
+        return
+    sizes = [declared_size(each.body) for each in packed]
+    if max(sizes) > BODY_BYTES_MAX or sum(sizes) > INFLATED_BYTES_MAX:
         raise RpcFailed(
             Code.MESSAGE_BODY_TOO_LARGE,
-            f"the gzip body inflates to {size_bytes:,} bytes, over the limit of {BODY_BYTES_MAX:,}",
+            f"the gzip bodies inflate to {max(sizes):,} bytes, {sum(sizes):,} in all, over the limits of "
+            f"{BODY_BYTES_MAX:,} and {INFLATED_BYTES_MAX:,}: send fewer at a time",
         )
     try:
-        return await call.inflate(body)
+        bodies = await call.inflate([each.body for each in packed])
     except GzipInvalid as error:
         raise RpcFailed(Code.MESSAGE_CORRUPTED, f"the body is {error}") from None
+    for message, body in zip(packed, bodies, strict=True):
+        message.body = body
 
 
 def stored_properties(message: Message, producer_group: str) -> dict[str, str]:

@@ -9,15 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import zlib
-from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 from actors.gateway.callers import Caller
 from actors.gateway.grpc.calls import Call
-from actors.gateway.grpc.gzip_data import declared_size
-from actors.gateway.messages import check_message, inflated, stored_properties, type_of
+from actors.gateway.messages import check_message, inflate_bodies, stored_properties, type_of
 from actors.gateway.proto.definition_pb2 import (
-    GZIP,
     MESSAGE_TYPE_UNSPECIFIED,
     TRANSACTION,
     Code,
@@ -56,8 +53,6 @@ from store.message.validate import check_properties
 from store.store_errors import MessageInvalid
 
 MESSAGES_MAX: Final = 128
-INFLATED_BYTES_MAX: Final = 64 * 1024 * 1024
-"""Size of the inflated gzip bodies of all sends in progress."""
 _STORED: Final = {
     ResponseCode.SUCCESS,
     ResponseCode.FLUSH_DISK_TIMEOUT,
@@ -103,7 +98,6 @@ class Sends:
         self._client = client
         self._clock = clock
         self._timeout_ms = timeout_ms
-        self._inflated_bytes = 0
 
     async def send(self, call: Call, caller: Caller, request: SendMessageRequest) -> SendMessageResponse:
         """Handle SendMessage: check all messages, then send each; the response has their results in order."""
@@ -121,21 +115,14 @@ class Sends:
         topic = await self._topics.get(name)
         for message in messages:
             _check_type(topic, message)
-        inflated_bytes = self._inflated_size(messages)
-        self._inflated_bytes += inflated_bytes
-        try:
-            for message in messages:
-                if message.system_properties.body_encoding == GZIP:
-                    message.body = await inflated(call, message.body)
-            if len(messages) == 1:
-                entries = [await self._send_one(call, caller, topic, messages[0])]
-            else:
-                # To one queue, and over one connection, so in their order.
-                queue = self._topics.queue_for(topic, None)
-                sends = (self._send_one(call, caller, topic, each, queue) for each in messages)
-                entries = await asyncio.gather(*sends)
-        finally:
-            self._inflated_bytes -= inflated_bytes
+        await inflate_bodies(call, messages)
+        if len(messages) == 1:
+            entries = [await self._send_one(call, caller, topic, messages[0])]
+        else:
+            # To one queue, and over one connection, so in their order.
+            queue = self._topics.queue_for(topic, None)
+            sends = (self._send_one(call, caller, topic, each, queue) for each in messages)
+            entries = await asyncio.gather(*sends)
         codes = {entry.status.code for entry in entries}
         status = entries[0].status if len(codes) == 1 else broker_status(ResponseCode.SUCCESS, None)
         if len(codes) > 1:
@@ -186,18 +173,6 @@ class Sends:
         except Refused as error:
             status = status_of_handle(error, Code.INVALID_TRANSACTION_ID)
         return EndTransactionResponse(status=status)
-
-    def _inflated_size(self, messages: Iterable[Message]) -> int:
-        """Return the size of the gzip bodies when they are inflated. Raises RpcFailed if it is too large."""
-        bodies = (each.body for each in messages if each.system_properties.body_encoding == GZIP)
-        inflated_bytes = sum(map(declared_size, bodies))
-        if self._inflated_bytes + inflated_bytes > INFLATED_BYTES_MAX:
-            raise RpcFailed(
-                Code.TOO_MANY_REQUESTS,
-                f"the gzip bodies in progress inflate to more than {INFLATED_BYTES_MAX:,} bytes: "
-                "send fewer messages at a time",
-            )
-        return inflated_bytes
 
     async def _send_one(
         self, call: Call, caller: Caller, topic: Topic, message: Message, target: WriteQueue | None = None

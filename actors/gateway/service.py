@@ -30,6 +30,7 @@ from actors.host.cluster_access import cluster_client, inner_signer
 from actors.host.cluster_tls import reload_tls, server_tls
 from actors.host.figures import Figure, Kind, bound_figures, described
 from actors.host.metrics.endpoint import MetricsEndpoint
+from actors.memory_account import MemoryAccount
 from actors.remoting.clients.nameservers import Nameservers
 from actors.remoting.limits import RemotingLimits
 from actors.remoting.remoting_errors import Refused, RemotingError
@@ -81,13 +82,14 @@ class GatewayService:
         self._consumers = Consumers(access, topics, groups, renewals, self._client, clock, timeout_ms)
         self._clients = Clients(access, topics, self._client, client_id, groups, members, renewals)
         from_brokers.add_rows(self._clients.rows())
-        kept = (access, topics, groups, renewals, self._clients)
+        account = MemoryAccount(settings.queued_max_request_bytes)
+        kept = (account, access, topics, groups, renewals, self._clients)
         sends = Sends(topics, self._client, clock, timeout_ms)
         limits = RemotingLimits(idle_ms=IDLE_MS, max_connections=settings.max_connections)
         methods = _methods(access, topics, sends, self._clients, self._consumers)
         self._made = SelfSigned(settings.listen_host, clock) if settings.makes_certificate else None
         tls = server_tls(settings, ("h2",), self._made.own if self._made is not None else None)
-        self.server = GrpcServer(methods, clock, limits, tls=tls)
+        self.server = GrpcServer(methods, clock, limits, account, tls=tls)
         self.figures = self._figures(renewals, kept)
         self.metrics = MetricsEndpoint(settings, self.figures, self._labels)
 

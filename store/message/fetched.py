@@ -42,11 +42,18 @@ def decode_messages(
     return messages, position
 
 
-def decode_all(records: Buffer, broker_name: str) -> list[MessageExt]:
-    """Decode all of `records` as `decode_messages` does. Raises RecordDamaged if any of them is damaged."""
+def decode_all(records: Buffer, broker_name: str, *, decompresses: bool = True) -> list[MessageExt]:
+    """Decode all of `records` as `decode_messages` does. Raises RecordDamaged if any of them is damaged.
+
+    Without `decompresses`, bodies stay as they are stored.
+    """
     messages: list[MessageExt] = []
     position = 0
     while position < len(records):
-        found, position = decode_messages(records, position, len(records), broker_name)
-        messages += found
+        if decompresses:
+            found, position = decode_messages(records, position, len(records), broker_name)
+            messages += found
+        else:
+            messages.append(decode_record(records, position, broker_name=broker_name))
+            position += messages[-1].store_size
     return messages

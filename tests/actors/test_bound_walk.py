@@ -19,7 +19,7 @@ from tests.actors.broker.replication.raft.groups import Group
 ROOT = Path(__file__).parents[2]
 GATEWAY = "tests/actors/gateway/test_gateway_bounds.py"
 GATEWAY_CLIENTS = "tests/actors/gateway/test_clients.py"
-
+GATEWAY_MEMORY = "tests/actors/gateway/test_grpc_memory.py"
 FORWARDING = "tests/actors/broker/replication/raft/test_forwarding.py"
 
 TESTS = {
@@ -29,6 +29,7 @@ TESTS = {
     "gateway_routes": (GATEWAY, "test_route_fetched_first_is_dropped_and_a_fetched_again_one_kept"),
     "gateway_settings_bytes": (GATEWAY_CLIENTS, "test_settings_that_need_too_much_memory_are_refused"),
     "gateway_signatures": (GATEWAY, "test_signature_checked_first_is_forgotten_over_the_limit"),
+    "request_bytes": (GATEWAY_MEMORY, "test_good_calls_succeed_while_others_fill_the_memory"),
 }
 
 

@@ -3,22 +3,30 @@
 from __future__ import annotations
 
 import asyncio
-from collections import deque
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, TypeVar
 
 from google.protobuf.message import Message
 
 from actors.gateway.grpc.decoder import Decoder
 from actors.gateway.grpc.gzip_data import declared_size, inflate
-from actors.gateway.grpc.messages import MessageReader, Packed, encode_frame
+from actors.gateway.grpc.intake import COPIES, Intake, wake
+from actors.gateway.grpc.messages import encode_frame
 from actors.gateway.grpc.status import CallFailed, StatusCode
+from actors.memory_account import Share
 
 HIGH_WATER_BYTES: Final = 64 * 1024
 """`Call.send` waits while more bytes of its stream are unsent."""
 WAITING_MESSAGES_MAX: Final = 64
 """Messages of a stream that its handler has not received yet."""
+CALL_BYTES: Final = 4096
+"""Size of a call without its requests and responses."""
+_HEADER_BYTES: Final = 128
+"""Size of one header without its text."""
+
+
+T = TypeVar("T")
 
 
 class Output(Protocol):
@@ -33,9 +41,9 @@ class Call:
     """One call from its headers to its status. A handler receives requests and sends responses."""
 
     __slots__ = (
-        "_decoder", "_is_ended", "_loop", "_output", "_receiver", "_requests", "_sender", "deadline",
-        "has_headers", "metadata", "method", "peer", "reader", "since_ns", "stream_id", "task",
-        "trailers", "unsent",
+        "_decoder", "_loop", "_output", "_sender", "_share", "crowding_ns", "deadline", "has_headers",
+        "intake", "kept_bytes", "metadata", "method", "peer", "since_ns", "stream_id", "task",
+        "trailers", "unsent", "waits_since_ns",
     )  # fmt: skip
 
     def __init__(
@@ -45,38 +53,43 @@ class Call:
         peer: str,
         stream_id: int,
         output: Output,
-        reader: MessageReader,
+        intake: Intake,
         decoder: Decoder,
+        share: Share,
         since_ns: int,
     ) -> None:
         self.method = method
         self.metadata = metadata
         self.peer = peer
         self.stream_id = stream_id
-        self.reader = reader
-        self.since_ns = since_ns  # when bytes of the request arrived last (monotonic)
+        self.intake = intake
+        self.since_ns = since_ns  # when bytes of a request arrived last (monotonic)
+        self.waits_since_ns = since_ns  # when the incomplete request, or the unread responses, began
+        self.crowding_ns = 0  # since when its incomplete request takes room for which others wait
+        self.kept_bytes = 0
         self.task: asyncio.Task[None] | None = None
         self.deadline: asyncio.TimerHandle | None = None
         self.unsent = bytearray()
         self.has_headers = False
         self.trailers: list[tuple[bytes, bytes]] | None = None  # set when the call has its status
-        self._decoder = decoder
         self._output = output
+        self._decoder = decoder
+        self._share = share
         self._loop = asyncio.get_running_loop()
-        self._requests: deque[Packed] = deque()
-        self._is_ended = False
-        self._receiver: asyncio.Future[None] | None = None
         self._sender: asyncio.Future[None] | None = None
+        self.keep(
+            CALL_BYTES + sum(len(name) + len(value) + _HEADER_BYTES for name, value in metadata.items())
+        )
 
     @property
-    def is_ended(self) -> bool:
-        """True if the client sends no further request."""
-        return self._is_ended
+    def size_bytes(self) -> int:
+        """Size of everything that the call makes this process keep."""
+        return self.kept_bytes + self.intake.size_bytes + len(self.unsent)
 
     @property
-    def has_request(self) -> bool:
-        """True if a request is complete, or was received by the handler of a stream."""
-        return bool(self._requests) or self.method.is_stream
+    def waits_for_peer(self) -> bool:
+        """True if the rest of a request is missing, a request waits, or the peer does not read a response."""
+        return not self.intake.is_handling or bool(self.unsent)
 
     @property
     def remaining_s(self) -> float | None:
@@ -85,12 +98,8 @@ class Call:
 
     async def receive(self) -> Any:
         """Return the next request, or None after the last one. Raises CallFailed if it cannot be decoded."""
-        while not self._requests:
-            if self._is_ended:
-                return None
-            self._receiver = self._loop.create_future()
-            await self._receiver
-        return await self._decoder.decode(self.method.request_type, self._requests.popleft())
+        packed = await self.intake.next()
+        return None if packed is None else await self._decoder.decode(self.method.request_type, packed)
 
     async def request(self) -> Any:
         """Return the only request. Raises CallFailed if it is missing or cannot be decoded."""
@@ -99,9 +108,21 @@ class Call:
             raise CallFailed(StatusCode.INVALID_ARGUMENT, "the call ended without a request")
         return request
 
-    async def inflate(self, data: bytes) -> bytes:
+    async def inflate(self, parts: Sequence[bytes]) -> list[bytes]:
         """Return the content of gzip data within a request. Raises GzipInvalid."""
-        return await self._decoder.run(declared_size(data), lambda: inflate(data))
+        size_bytes = sum(map(declared_size, parts))
+        await self.intake.take(COPIES * size_bytes)
+        return await self._decoder.run(size_bytes, lambda: [inflate(part) for part in parts])
+
+    async def in_thread(self, work: Callable[[], T]) -> T:
+        """Run work that takes long in the thread of the decoder."""
+        return await self._decoder.run_long(work)
+
+    def keep(self, size_bytes: int) -> None:
+        """Count memory that the handler keeps until the call ends; negative if it needs it no more."""
+        if self.trailers is None:
+            self.kept_bytes += size_bytes
+            self._share.add(size_bytes)
 
     async def send(self, message: Message) -> None:
         """Send one response; wait while the peer has much to read."""
@@ -115,37 +136,35 @@ class Call:
     def arrived(self, data: bytes, now_ns: int) -> None:
         """Add received data. Raises CallFailed if it is invalid or exceeds a limit."""
         self.since_ns = now_ns
-        self._requests += self.reader.feed(data)
+        if not self.intake.incomplete_bytes:
+            self.waits_since_ns = now_ns
+        self.intake.arrived(data)
         limit = WAITING_MESSAGES_MAX if self.method.is_stream else 1
-        if len(self._requests) > limit:
+        if len(self.intake) > limit:
             raise CallFailed(
                 StatusCode.RESOURCE_EXHAUSTED, f"more than {limit} requests of this call are waiting"
             )
-        if self._requests:
-            _wake(self._receiver)
-
-    def end_input(self) -> None:
-        """Note that the client sends no further request."""
-        self._is_ended = True
-        _wake(self._receiver)
 
     def sent(self) -> None:
         """Continue a `send` that waits for the peer."""
         if len(self.unsent) <= HIGH_WATER_BYTES:
-            _wake(self._sender)
+            wake(self._sender)
 
     def close(self) -> None:
-        """Stop the timer, the handler and a `send`: the call has its status or its stream was reset."""
-        _wake(self._sender)
+        """Stop the timer, the handler and a `send`: the call has its status or its stream was reset.
+
+        Nothing refers to the task afterwards: what its frames hold is freed when it has ended, not by the
+        garbage collector, which runs rarely.
+        """
+        wake(self._sender)
+        self.intake.close()
+        self._share.add(-self.kept_bytes)
+        self.kept_bytes = 0
         if self.deadline is not None:
             self.deadline.cancel()
-        if self.task is not None and self.task is not asyncio.current_task():
-            self.task.cancel()
-
-
-def _wake(future: asyncio.Future[None] | None) -> None:
-    if future is not None and not future.done():
-        future.set_result(None)
+        task, self.task = self.task, None
+        if task is not None and task is not asyncio.current_task():
+            task.cancel()
 
 
 Serve = Callable[[Call], Awaitable[None]]

@@ -4,7 +4,8 @@
                  └──► data, end, reset, windows              (as far as the windows allow)    per turn
 
 Every stream ends with a status in its trailers. What a peer can make this side keep is bounded: the streams,
-the size of headers and messages, the incomplete messages of all connections, and the frames without data.
+the size of headers and messages, and the frames without data. Everything that it makes this side keep counts
+in the account of memory of the process (`actors.memory_account`).
 """
 
 from __future__ import annotations
@@ -26,8 +27,10 @@ from actors.gateway.grpc.engine import (
     StreamGone,
     go_away,
 )
+from actors.gateway.grpc.intake import Intake
 from actors.gateway.grpc.messages import ENCODINGS, MessageReader
 from actors.gateway.grpc.status import CallFailed, StatusCode, decode_timeout_ns, encode_message
+from actors.memory_account import STALLED_MS, MemoryAccount, Share
 from actors.remoting.frame import describe_bytes
 from actors.remoting.hub import Hub
 from actors.remoting.remoting_errors import without_paths
@@ -42,6 +45,8 @@ _PREFACE: Final = b"PRI * HTTP/2"
 _READ_BYTES: Final = 64 * 1024
 _COLLECTED_MAX: Final = 256 * 1024
 _UNWRITTEN_MAX: Final = 1024 * 1024
+_CONNECTION_BYTES: Final = 16 * 1024
+"""Size of a connection without its calls."""
 
 
 class _ErrorCode(IntEnum):
@@ -61,23 +66,16 @@ class GrpcLimits:
     """Size of one request."""
     header_bytes_max: int = 16 * 1024
     """Size of the headers of one call."""
-    incomplete_bytes_max: int = 256 * 1024 * 1024
-    """Incomplete requests of all connections."""
-    unsent_bytes_max: int = 256 * 1024 * 1024
-    """Responses of one connection that its peer's windows do not allow yet."""
+    window_bytes: int = 256 * 1024
+    """Data of one stream that a peer may send before it is handled; four times as much of all its streams."""
     control_frames_max: int = 2000
     """Frames without data, such as pings, settings and resets, between two sweeps (5 s).
 
     Each frame of a response allows one more."""
     request_timeout_ms: int = 60_000
     """Time without a byte after which an incomplete request fails."""
-
-
-class Memory:
-    """The size of the incomplete requests of all connections."""
-
-    def __init__(self) -> None:
-        self.size_bytes = 0
+    crowded_timeout_ms: int = 10_000
+    """Time after which an incomplete request that has its place fails while others wait for room."""
 
 
 class GrpcConnection(asyncio.BufferedProtocol):
@@ -88,7 +86,7 @@ class GrpcConnection(asyncio.BufferedProtocol):
         hub: Hub,
         methods: Mapping[str, Method],
         limits: GrpcLimits,
-        memory: Memory,
+        account: MemoryAccount,
         decoder: Decoder,
         new_engine: NewEngine,
     ) -> None:
@@ -97,12 +95,14 @@ class GrpcConnection(asyncio.BufferedProtocol):
         self._hub = hub
         self._methods = methods
         self._limits = limits
-        self._memory = memory
+        self._account = account
+        self._share: Share
         self._decoder = decoder
         self._calls: dict[int, Call] = {}
         self._transport: asyncio.Transport
         self._is_blocked = False
         self._collected_bytes = 0  # data since the last write
+        self._unwritten_bytes = 0  # in the socket buffer, at the last count
         self.unread_bytes = 0  # responses of all calls that the peer's windows do not allow yet
         self._has_more = False  # unsent data that the windows allow
         self._is_dirty = False
@@ -116,7 +116,7 @@ class GrpcConnection(asyncio.BufferedProtocol):
             EngineLimits(
                 limits.streams_max,
                 limits.header_bytes_max,
-                limits.message_bytes_max,
+                limits.window_bytes,
                 limits.control_frames_max,
             ),
         )
@@ -129,6 +129,8 @@ class GrpcConnection(asyncio.BufferedProtocol):
         name = transport.get_extra_info("peername")
         if isinstance(name, tuple) and len(name) >= 2:
             self.peer = f"[{name[0]}]:{name[1]}" if ":" in name[0] else f"{name[0]}:{name[1]}"
+        self._share = self._account.share(self.peer.rpartition(":")[0].strip("[]"), self._push_out)
+        self._share.add(_CONNECTION_BYTES)
         self._hub.enter(self)
         if not self._transport.is_closing():
             self._mark_dirty()
@@ -157,6 +159,7 @@ class GrpcConnection(asyncio.BufferedProtocol):
     def resume_writing(self) -> None:
         """Continue to send data."""
         self._is_blocked = False
+        self._count_unwritten()
         self._drain_all()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -166,18 +169,19 @@ class GrpcConnection(asyncio.BufferedProtocol):
         self._hub.leaving.discard(self)
         for call in tuple(self._calls.values()):
             self._forget(call)
+        self._share.close()
+        self._engine.close()
 
     # ---- for the calls --------------------
 
     def write(self, call: Call, data: bytes) -> None:
         """Send data of the call's stream as far as the peer's windows allow, and keep the rest."""
         if call.trailers is None and call.stream_id in self._calls and not self._is_closing:
+            if not call.unsent:
+                call.waits_since_ns = self._hub.clock.monotonic_ns()
             call.unsent += data
             self._add_unread(len(data))
             self._drain(call)
-            if self.unread_bytes > self._limits.unsent_bytes_max:
-                reason = f"the peer leaves {self.unread_bytes:,} bytes of responses unread"
-                self._terminate(reason)
 
     # ---- for the hub --------------------
 
@@ -185,9 +189,8 @@ class GrpcConnection(asyncio.BufferedProtocol):
         """Fail the incomplete requests that are overdue; close the connection if it is idle or stalled."""
         self._control_frames = 0
         limits = self._hub.limits
-        overdue_ns = now_ns - self._limits.request_timeout_ms * NS_PER_MS
         for call in tuple(self._calls.values()):
-            if not call.has_request and not call.is_ended and call.since_ns <= overdue_ns:
+            if self._is_overdue(call, now_ns):
                 self._finish(call, StatusCode.DEADLINE_EXCEEDED, "the request is incomplete")
         quiet_ns = now_ns - self._active_ns
         if self._is_blocked and quiet_ns >= limits.unread_ms * NS_PER_MS:
@@ -207,6 +210,7 @@ class GrpcConnection(asyncio.BufferedProtocol):
         if data:
             self._transport.write(data)
         self._collected_bytes = 0
+        self._count_unwritten()
         if self._transport.get_write_buffer_size() > _UNWRITTEN_MAX:
             self.abort("the peer reads no responses to its control frames")
         elif self._is_draining and not self._calls:
@@ -258,25 +262,22 @@ class GrpcConnection(asyncio.BufferedProtocol):
         if not self._is_closing:
             self._begin(stream_id, _joined(headers))
 
-    def received(self, stream_id: int, data: bytes) -> None:
-        """Pass data to its call."""
+    def received(self, stream_id: int, data: bytes) -> bool:
+        """Pass data to its call; return False if it has ended."""
         call = self._calls.get(stream_id)
         if call is None or call.trailers is not None:
-            return
-        before = call.reader.size_bytes
+            return False
         try:
             call.arrived(data, self._active_ns)
         except CallFailed as error:
             self._finish(call, error.code, error.message)
-        self._memory.size_bytes += call.reader.size_bytes - before
-        if self._memory.size_bytes > self._limits.incomplete_bytes_max:
-            self._finish(call, StatusCode.RESOURCE_EXHAUSTED, "too many requests are incomplete: try again")
+        return True
 
     def ended(self, stream_id: int) -> None:
         """Note the end of a call's requests."""
         call = self._calls.get(stream_id)
         if call is not None:
-            call.end_input()
+            call.intake.end()
 
     def reset(self, stream_id: int) -> None:
         """Cancel a call."""
@@ -309,9 +310,12 @@ class GrpcConnection(asyncio.BufferedProtocol):
         method = self._methods.get(headers.get(":path", ""))
         encoding = headers.get("grpc-encoding", "identity")
         reader = MessageReader(encoding, self._limits.message_bytes_max)
+        acknowledge = partial(self._acknowledge, stream_id)
+        intake = Intake(reader, self._share, acknowledge, self._limits.window_bytes)
         call = Call(
-            method or _UNKNOWN, headers, self.peer, stream_id, self, reader, self._decoder, self._active_ns
-        )
+            method or _UNKNOWN, headers, self.peer, stream_id, self, intake, self._decoder, self._share,
+            self._active_ns,
+        )  # fmt: skip
         self._calls[stream_id] = call
         try:
             _check(headers, method)
@@ -386,7 +390,7 @@ class GrpcConnection(asyncio.BufferedProtocol):
             else:
                 engine.send_headers(stream_id, (*_HEADERS, *call.trailers), is_end=True)
             self._forget(call)
-            if not call.is_ended:
+            if not call.intake.is_ended:
                 engine.reset(stream_id)
 
     def _drain_all(self) -> None:
@@ -395,7 +399,6 @@ class GrpcConnection(asyncio.BufferedProtocol):
 
     def _forget(self, call: Call) -> None:
         if self._calls.pop(call.stream_id, None) is not None:
-            self._memory.size_bytes -= call.reader.size_bytes
             self._drop_unsent(call)
             call.close()
 
@@ -404,8 +407,53 @@ class GrpcConnection(asyncio.BufferedProtocol):
         call.unsent.clear()
 
     def _add_unread(self, size_bytes: int) -> None:
-        self.unread_bytes += size_bytes
-        self._hub.add_unread(size_bytes)
+        if size_bytes:
+            self.unread_bytes += size_bytes
+            self._share.add(size_bytes)
+
+    def _count_unwritten(self) -> None:
+        unwritten_bytes = self._transport.get_write_buffer_size()
+        if unwritten_bytes != self._unwritten_bytes:
+            change, self._unwritten_bytes = unwritten_bytes - self._unwritten_bytes, unwritten_bytes
+            self._share.add(change)
+
+    def _acknowledge(self, stream_id: int, size_bytes: int) -> None:
+        """Let the peer send more."""
+        if not self._is_closing:
+            self._engine.acknowledge(stream_id, size_bytes)
+            self._mark_dirty()
+
+    def _push_out(self, is_over: bool) -> bool:
+        """Fail the call that holds the most and waits for the peer; return False if there is none."""
+        stalled_ns = self._hub.clock.monotonic_ns() - STALLED_MS * NS_PER_MS
+        calls = [
+            each
+            for each in self._calls.values()
+            if each.waits_for_peer and (is_over or each.waits_since_ns <= stalled_ns)
+        ]
+        if not calls or self._is_closing:
+            return False
+        call = max(calls, key=lambda each: each.size_bytes)
+        call.trailers = None  # its responses may be complete and unread
+        self._finish(
+            call,
+            StatusCode.RESOURCE_EXHAUSTED,
+            f"this call holds {call.size_bytes:,} of the {self._account.limit_bytes:,} bytes for requests "
+            "and responses (queued_max_request_bytes), and others need them: send fewer requests at a time, "
+            "and read the responses",
+        )
+        return True
+
+    def _is_overdue(self, call: Call, now_ns: int) -> bool:
+        """Return True if a request is incomplete for too long; for less long while others wait for room."""
+        is_incomplete = call.intake.incomplete_bytes > 0
+        if call.intake.is_handling or not (is_incomplete or (not call.intake and not call.method.is_stream)):
+            return False
+        if call.intake.has_place and self._account.waiting:
+            call.crowding_ns = call.crowding_ns or now_ns
+            return now_ns - call.crowding_ns > self._limits.crowded_timeout_ms * NS_PER_MS
+        call.crowding_ns = 0
+        return now_ns - call.since_ns >= self._limits.request_timeout_ms * NS_PER_MS
 
     def _mark_dirty(self) -> None:
         if not self._is_dirty and not self._is_closing:

@@ -30,8 +30,10 @@ class Decoder:
 
     async def run(self, plain_bytes: int, work: Callable[[], T]) -> T:
         """Run work that inflates or decodes `plain_bytes`, in the thread if these are many."""
-        if plain_bytes <= INLINE_BYTES:
-            return work()
+        return work() if plain_bytes <= INLINE_BYTES else await self.run_long(work)
+
+    async def run_long(self, work: Callable[[], T]) -> T:
+        """Run work in the thread."""
         return await asyncio.get_running_loop().run_in_executor(self._thread, work)
 
     def close(self) -> None:

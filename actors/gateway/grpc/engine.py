@@ -30,7 +30,7 @@ class EngineLimits:
     header_bytes_max: int
     """Size of the headers of one stream."""
     window_bytes: int
-    """Data of one stream that the peer may send before it was handled; four times as much of all streams."""
+    """Data of one stream that is not acknowledged yet; four times as much of all streams."""
     control_frames_max: int
     """Frames without data that may wait for their acknowledgement."""
 
@@ -54,8 +54,8 @@ class Streams(Protocol):
         """Begin a stream with the headers of a request."""
         ...
 
-    def received(self, stream_id: int, data: bytes) -> None:
-        """Handle data of a request."""
+    def received(self, stream_id: int, data: bytes) -> bool:
+        """Handle data of a request; return True if it is acknowledged later."""
         ...
 
     def ended(self, stream_id: int) -> None:
@@ -110,8 +110,16 @@ class Engine(Protocol):
         """Reset a stream without an error, after what was sent on it. Raises StreamGone."""
         ...
 
+    def acknowledge(self, stream_id: int, size_bytes: int) -> None:
+        """Let the peer send as much again: received data is handled. The stream may be closed."""
+        ...
+
     def output(self) -> bytes:
         """Return the bytes to write, and forget them."""
+        ...
+
+    def close(self) -> None:
+        """Release the memory: the connection is closed, and nothing else is called."""
         ...
 
 

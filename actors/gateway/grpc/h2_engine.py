@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Final
 
 from h2.config import H2Configuration
@@ -128,6 +129,16 @@ class H2Engine:
         except ProtocolError as error:
             raise StreamGone from error
 
+    def acknowledge(self, stream_id: int, size_bytes: int) -> None:
+        """Let the peer send as much again: received data is handled. The stream may be closed."""
+        with contextlib.suppress(ProtocolError):  # the connection has failed
+            if size_bytes:
+                self._h2.acknowledge_received_data(size_bytes, stream_id)
+
+    def close(self) -> None:
+        """Release the memory: the connection is closed, and nothing else is called."""
+        del self._streams, self._h2
+
     def output(self) -> bytes:
         """Return the bytes to write, and forget them."""
         return self._h2.data_to_send()
@@ -136,11 +147,10 @@ class H2Engine:
         streams = self._streams
         if isinstance(event, DataReceived):
             stream_id, data = event.stream_id or 0, event.data or b""
-            if event.flow_controlled_length:
-                self._h2.acknowledge_received_data(event.flow_controlled_length, stream_id)
-            elif event.stream_ended is None:
+            if not event.flow_controlled_length and event.stream_ended is None:
                 streams.count_control()
-            streams.received(stream_id, data)
+            is_kept = streams.received(stream_id, data)
+            self.acknowledge(stream_id, (event.flow_controlled_length or 0) - is_kept * len(data))
         elif isinstance(event, RequestReceived):
             streams.begin(event.stream_id or 0, event.headers or ())
         elif isinstance(event, StreamEnded):

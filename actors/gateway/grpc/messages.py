@@ -59,6 +59,15 @@ class MessageReader:
         """Size of the data that has not been returned as messages."""
         return len(self._data)
 
+    @property
+    def declared_bytes(self) -> int:
+        """Size that the incomplete message will have, 0 if it is not known yet."""
+        return int(PREFIX.unpack_from(self._data)[1]) if len(self._data) >= PREFIX.size else 0
+
+    def clear(self) -> None:
+        """Drop the data."""
+        self._data = bytearray()
+
     def feed(self, data: bytes) -> list[Packed]:
         """Add data; return the messages that are complete now."""
         buffer = self._data

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+
 from ngh2 import (
     Configuration,
     Connection,
@@ -40,6 +42,7 @@ class Ngh2Engine:
         self._ngh2 = Connection(
             Role.SERVER,
             Configuration(
+                auto_window_update=False,
                 max_inbound_header_list_size=limits.header_bytes_max,
                 max_outbound_ack=limits.control_frames_max,
                 # `count_control` counts resets, and allows more of them for each response.
@@ -105,6 +108,15 @@ class Ngh2Engine:
         except NGH2Error as error:
             raise StreamGone from error
 
+    def acknowledge(self, stream_id: int, size_bytes: int) -> None:
+        """Let the peer send as much again: received data is handled. The stream may be closed."""
+        with contextlib.suppress(NGH2Error):  # the connection has failed
+            self._ngh2.acknowledge_received_data(size_bytes, stream_id)
+
+    def close(self) -> None:
+        """Release the memory: the connection is closed, and nothing else is called."""
+        del self._streams, self._ngh2
+
     def output(self) -> bytes:
         """Return the bytes to write, and forget them."""
         output, self._output = self._output, b""
@@ -120,7 +132,8 @@ class Ngh2Engine:
         streams = self._streams
         if isinstance(event, DataReceived):
             if event.data:
-                streams.received(event.stream_id, event.data)
+                if not streams.received(event.stream_id, event.data):
+                    self.acknowledge(event.stream_id, len(event.data))
             elif not event.end_stream:
                 streams.count_control()
             if event.end_stream:

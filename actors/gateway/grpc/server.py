@@ -8,10 +8,12 @@ from collections.abc import Mapping
 from typing import Final
 
 from actors.gateway.grpc.calls import Method
-from actors.gateway.grpc.connection import GrpcConnection, GrpcLimits, Memory
+from actors.gateway.grpc.connection import GrpcConnection, GrpcLimits
 from actors.gateway.grpc.decoder import Decoder
 from actors.gateway.grpc.engine import NewEngine
 from actors.gateway.grpc.ngh2_engine import Ngh2Engine
+from actors.host.trim import trim_if_released
+from actors.memory_account import STALLED_MS, MemoryAccount
 from actors.remoting.hub import Hub
 from actors.remoting.limits import RemotingLimits
 from actors.remoting.server import bound_socket
@@ -20,6 +22,7 @@ from actors.remoting.tls.gate import TlsGate
 from store.clock import Clock
 
 _SWEEP_S: Final = 5.0
+_PRESS_S: Final = STALLED_MS / 1000
 _DRAIN_CHECK_S: Final = 0.05
 _BACKLOG: Final = 1024
 
@@ -32,6 +35,7 @@ class GrpcServer:
         methods: Mapping[str, Method],
         clock: Clock,
         limits: RemotingLimits,
+        account: MemoryAccount,
         grpc_limits: GrpcLimits | None = None,
         tls: ServerTls | None = None,
         new_engine: NewEngine = Ngh2Engine,
@@ -42,20 +46,22 @@ class GrpcServer:
             methods: the served methods, by path (`/package.Service/Method`).
             clock: for idle connections and incomplete requests.
             limits: of the connections.
+            account: counts the memory that peers make the process keep.
             grpc_limits: of the calls.
             tls: the server's certificate; the first byte of a connection decides whether it uses TLS.
             new_engine: makes the engine of a connection, `Ngh2Engine` or `H2Engine`.
         """
         self.hub = Hub(clock, limits)
+        self.account = account
         self.port = 0
         self.tls = tls
         self._methods = methods
         self._limits = grpc_limits or GrpcLimits()
-        self._memory = Memory()
         self._decoder = Decoder()
         self._new_engine = new_engine
         self._server: asyncio.Server | None = None
         self._sweeper: asyncio.TimerHandle | None = None
+        self._presser: asyncio.TimerHandle | None = None
 
     async def start(self, host: str, port: int) -> int:
         """Listen on a port; 0 lets the system choose one. Return the port. Raises OSError if it is in use."""
@@ -64,12 +70,14 @@ class GrpcServer:
         self._server = await loop.create_server(self._accept, sock=listener, backlog=_BACKLOG)
         self.port = int(listener.getsockname()[1])
         self._sweep()
+        self._press()
         return self.port
 
     async def stop(self, drain_ms: int = 0) -> None:
         """Stop listening, let the open calls end for up to `drain_ms`, and close all connections."""
-        if self._sweeper is not None:
-            self._sweeper.cancel()
+        for timer in (self._sweeper, self._presser):
+            if timer is not None:
+                timer.cancel()
         server, self._server = self._server, None
         if server is not None:
             server.close()
@@ -90,9 +98,14 @@ class GrpcServer:
 
     def _connection(self) -> GrpcConnection:
         return GrpcConnection(
-            self.hub, self._methods, self._limits, self._memory, self._decoder, self._new_engine
+            self.hub, self._methods, self._limits, self.account, self._decoder, self._new_engine
         )
 
     def _sweep(self) -> None:
         self._sweeper = self.hub.loop.call_later(_SWEEP_S, self._sweep)
         self.hub.sweep()
+        trim_if_released(self.account)
+
+    def _press(self) -> None:
+        self._presser = self.hub.loop.call_later(_PRESS_S, self._press)
+        self.account.grant(is_pressing=True)

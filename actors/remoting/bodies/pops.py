@@ -174,12 +174,16 @@ def parse_start_offsets(text: str) -> dict[tuple[str, int], int]:
     return found
 
 
-def popped_messages(ext: Mapping[str, str], body: Buffer, broker_name: str) -> list[MessageExt]:
+def popped_messages(
+    ext: Mapping[str, str], body: Buffer, broker_name: str, *, decompresses: bool = True
+) -> list[MessageExt]:
     """Return the messages in the response to POP_MESSAGE, each with its receipt as property POP_CK.
+
+    Without `decompresses`, bodies stay as they are stored.
 
     Raises RecordDamaged, MessageInvalid, KeyError, ValueError if the response is damaged.
     """
-    messages = decode_all(body, broker_name)
+    messages = decode_all(body, broker_name, decompresses=decompresses)
     starts = parse_start_offsets(ext.get(START_OFFSETS, ""))
     for message in messages:
         present = message.properties.get(MessageConst.POP_CK)  # the broker adds it to retries only

@@ -17,10 +17,11 @@ from h2.events import ConnectionTerminated, DataReceived, ResponseReceived, Stre
 
 from actors.gateway.grpc.calls import Call, Method
 from actors.gateway.grpc.connection import GrpcLimits
-from actors.gateway.grpc.engine import NewEngine
+from actors.gateway.grpc.engine import FRAME_BYTES_MAX, NewEngine
 from actors.gateway.grpc.server import GrpcServer
 from actors.gateway.grpc.status import CallFailed, StatusCode
 from actors.gateway.proto.service_pb2 import SendMessageRequest
+from actors.memory_account import MemoryAccount
 from actors.remoting.limits import RemotingLimits
 from store.clock import SystemClock
 
@@ -30,7 +31,7 @@ ECHO, SLOW, FAIL, BUG, MANY, TALK = (
 BOMB = gzip.compress(bytes(100_000))
 ENCODE, DECODE = SendMessageRequest.SerializeToString, SendMessageRequest.FromString
 Headers = Sequence[tuple[str, str]]
-LIMITS = GrpcLimits(streams_max=2000, control_frames_max=500, unsent_bytes_max=16 * 1024 * 1024)
+LIMITS = GrpcLimits(streams_max=2000, control_frames_max=500)
 
 
 class Service:
@@ -95,11 +96,11 @@ def message(size: int = 5) -> SendMessageRequest:
 
 @asynccontextmanager
 async def serving(
-    engine: NewEngine, limits: GrpcLimits = LIMITS, max_unread_bytes: int = 1 << 30
+    engine: NewEngine, limits: GrpcLimits = LIMITS, limit_bytes: int = 1 << 26
 ) -> AsyncIterator[tuple[Service, GrpcServer]]:
     service = Service()
-    remoting_limits = RemotingLimits(max_unread_bytes=max_unread_bytes)
-    server = GrpcServer(service.methods, SystemClock(), remoting_limits, limits, new_engine=engine)
+    account = MemoryAccount(limit_bytes)
+    server = GrpcServer(service.methods, SystemClock(), RemotingLimits(), account, limits, new_engine=engine)
     await server.start("127.0.0.1", 0)
     try:
         yield service, server
@@ -144,8 +145,10 @@ class RawPeer:
         headers = [(":method", "POST"), (":path", path), (":scheme", "http"), (":authority", "x")]
         headers += [("content-type", "application/grpc"), ("te", "trailers"), ("grpc-encoding", encoding)]
         self.h2.send_headers(stream_id, [*headers, *more])
-        if data or end:
-            self.h2.send_data(stream_id, data, end_stream=end)
+        for at in range(0, len(data), FRAME_BYTES_MAX):
+            self.h2.send_data(stream_id, data[at : at + FRAME_BYTES_MAX])
+        if end:
+            self.h2.end_stream(stream_id)
         return stream_id
 
     async def until_closed(self) -> bytes:

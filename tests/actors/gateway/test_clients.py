@@ -12,7 +12,7 @@ import pytest
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from actors.gateway import clients, sends
+from actors.gateway import clients, messages
 from actors.gateway.messages import message_of
 from actors.gateway.proto import service_pb2 as rpc
 from actors.gateway.proto.definition_pb2 import (
@@ -144,12 +144,12 @@ def test_gzip_bodies_that_need_too_much_memory_are_refused(
 ) -> None:
     async def story(client: GrpcClient) -> None:
         large = message(body=gzip.compress(bytes(6_000)), body_encoding=Encoding.GZIP)
-        assert (await client.send(large, large)).status.code == Code.TOO_MANY_REQUESTS
+        assert (await client.send(large, large)).status.code == Code.MESSAGE_BODY_TOO_LARGE
         for _ in range(2):  # one at a time
             assert (await client.send(large)).status.code == Code.OK
         assert [len(each.body) for each in await client.stored("Plain")] == [6_000, 6_000]
 
-    monkeypatch.setattr(sends, "INFLATED_BYTES_MAX", 10_000)
+    monkeypatch.setattr(messages, "INFLATED_BYTES_MAX", 10_000)
     with_gateway(tmp_path, story)
 
 
