@@ -79,14 +79,18 @@ class ReceiveCall:
         self._reads = reads
         self._auto_renew = auto_renew
         self.is_blocked = asyncio.Event()
+        self.kept_bytes = 0
 
-    async def receive(self) -> rpc.ReceiveMessageRequest:
+    async def request(self) -> rpc.ReceiveMessageRequest:
         queue = v2.MessageQueue(topic=v2.Resource(name="T"), broker=v2.Broker(name="broker-a"))
         minute = Duration(seconds=60)
         group = v2.Resource(name="G")
         return rpc.ReceiveMessageRequest(
             group=group, message_queue=queue, invisible_duration=minute, auto_renew=self._auto_renew
         )
+
+    def keep(self, size_bytes: int) -> None:
+        self.kept_bytes += size_bytes
 
     async def send(self, response: rpc.ReceiveMessageResponse) -> None:
         if len(self.sent) == self._reads:

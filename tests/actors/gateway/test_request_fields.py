@@ -100,8 +100,7 @@ def test_messages_that_protobuf_accepts_are_counted(
 async def first_of(client: GrpcClient, name: str, data: bytes, metadata: Any, *, is_packed: bool) -> bytes:
     """Return the first response to encoded data of any rpc."""
     compression = grpc.Compression.Gzip if is_packed else None
-    call = client.channel.stream_stream(SERVICE + name)(metadata=metadata, compression=compression)
-    await call.write(data)
+    call = client.channel.unary_stream(SERVICE + name)(data, metadata=metadata, compression=compression)
     response: bytes = await call.read()
     call.cancel()
     return response
