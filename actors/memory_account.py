@@ -1,6 +1,6 @@
 """MemoryAccount: what the peers of one process make it keep, shared among their connections.
 
-    limit ┬──────────────  above it, the connections that hold the most are told to give up a request
+    limit ┬──────────────  above it, the connections that hold the most give up a request
           │  small ones   `add`: a request of a few KB always finds room here
     3/4   ┼──────────────
           │  large ones   `take`: waits for room, and is not read or begun until then
@@ -30,7 +30,7 @@ REQUEST_BYTES: Final = Bound(
 SMALL_BYTES: Final = 192 * 1024
 """Room for a request of 64 KiB and its copies."""
 _TRIED_MAX: Final = 16
-"""Connections that are asked to give up a request before the account stays above its limit for a while."""
+"""Connections that are tried to give up a request before the account stays above its limit for a while."""
 
 STALLED_MS: Final = 500
 """Time after which a request that waits for its peer gives way to others that wait."""
@@ -57,9 +57,9 @@ class MemoryAccount:
 
         Args:
             host: IP address of the peer.
-            push_out: gives up the request that holds the most and waits for the peer, and returns False if
-                there is none. Its argument is True if the limit is exceeded; if it is False, others wait, and
-                the request must have stalled for `STALLED_MS`.
+            push_out: gives up the request that holds the most and waits for the peer; returns False if the
+                connection has none. Its argument is True if the limit is exceeded; if it is False, others
+                wait, and the request must have stalled for `STALLED_MS`.
         """
         name = network_of(host)
         network = self._networks.setdefault(name, Network(name))
@@ -77,7 +77,7 @@ class MemoryAccount:
         return len(self._waiting)
 
     def fits(self, size_bytes: int) -> bool:
-        """Return True if there is room for a large request: always for one, so that requests go on."""
+        """Return True if there is room for a large request: always for one, so that requests proceed."""
         return not self.taken_bytes or self.used_bytes + size_bytes <= self.limit_bytes * 3 // 4
 
     def keep_limit(self, adding: Share) -> None:

@@ -1,4 +1,4 @@
-"""The account of memory: counts, shares of networks and connections, waiting, and who is pushed out."""
+"""The account of memory: counts, shares of networks and connections, waiting and pushing out."""
 
 from __future__ import annotations
 

@@ -27,8 +27,9 @@ from actors.gateway.grpc.engine import (
     StreamGone,
     go_away,
 )
+from actors.gateway.grpc.headers import CONTENT_TYPE, check_headers, joined
 from actors.gateway.grpc.intake import Intake
-from actors.gateway.grpc.messages import ENCODINGS, MessageReader
+from actors.gateway.grpc.messages import MessageReader
 from actors.gateway.grpc.status import CallFailed, StatusCode, decode_timeout_ns, encode_message
 from actors.memory_account import STALLED_MS, MemoryAccount, Share
 from actors.remoting.frame import describe_bytes
@@ -39,8 +40,7 @@ from store.logs import get_logger
 
 _log = get_logger(__name__)
 
-_CONTENT_TYPE: Final = "application/grpc"
-_HEADERS: Final = ((b":status", b"200"), (b"content-type", _CONTENT_TYPE.encode()))
+_HEADERS: Final = ((b":status", b"200"), (b"content-type", CONTENT_TYPE.encode()))
 _PREFACE: Final = b"PRI * HTTP/2"
 _READ_BYTES: Final = 64 * 1024
 _COLLECTED_MAX: Final = 256 * 1024
@@ -260,7 +260,7 @@ class GrpcConnection(asyncio.BufferedProtocol):
     def begin(self, stream_id: int, headers: Iterable[tuple[bytes, bytes]]) -> None:
         """Begin a call."""
         if not self._is_closing:
-            self._begin(stream_id, _joined(headers))
+            self._begin(stream_id, joined(headers))
 
     def received(self, stream_id: int, data: bytes) -> bool:
         """Pass data to its call; return False if it has ended."""
@@ -318,7 +318,7 @@ class GrpcConnection(asyncio.BufferedProtocol):
         )  # fmt: skip
         self._calls[stream_id] = call
         try:
-            _check(headers, method)
+            check_headers(headers, method)
             timeout = headers.get("grpc-timeout")
             timeout_ns = None if timeout is None else decode_timeout_ns(timeout)
         except CallFailed as error:
@@ -424,7 +424,7 @@ class GrpcConnection(asyncio.BufferedProtocol):
             self._mark_dirty()
 
     def _push_out(self, is_over: bool) -> bool:
-        """Fail the call that holds the most and waits for the peer; return False if there is none."""
+        """Fail the call that holds the most and waits for the peer; return False without one."""
         stalled_ns = self._hub.clock.monotonic_ns() - STALLED_MS * NS_PER_MS
         calls = [
             each
@@ -483,25 +483,3 @@ async def _no_method(call: Call) -> None:
 
 
 _UNKNOWN: Final = Method(cast("Any", None), _no_method, is_stream=True)
-
-
-def _check(headers: Mapping[str, str], method: Method | None) -> None:
-    """Raise CallFailed if the headers are not those of a call of one of the methods."""
-    if not headers.get("content-type", "").startswith(_CONTENT_TYPE):
-        raise CallFailed(StatusCode.INTERNAL, f"the content-type must be {_CONTENT_TYPE}")
-    if method is None:
-        path = headers.get(":path", "")[:100]
-        raise CallFailed(StatusCode.UNIMPLEMENTED, f"this server does not have the method {path}")
-    encoding = headers.get("grpc-encoding", "identity")
-    if encoding not in ENCODINGS:
-        raise CallFailed(
-            StatusCode.UNIMPLEMENTED, f"grpc-encoding {encoding[:40]} is not one of {', '.join(ENCODINGS)}"
-        )
-
-
-def _joined(headers: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
-    found: dict[str, str] = {}
-    for raw_name, raw_value in headers:
-        name, value = raw_name.decode(errors="replace"), raw_value.decode(errors="replace")
-        found[name] = f"{found[name]},{value}" if name in found else value
-    return found

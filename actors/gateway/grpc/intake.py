@@ -4,7 +4,7 @@
              (incomplete)
 
 Bytes that wait are not given back to the windows of the connection, so a peer sends at most a window of
-requests that nobody handles. An incomplete request that is longer than that gets its place in the account of
+requests that wait. An incomplete request that is longer than that gets its place in the account of
 memory first; any other one when it is taken, before it is inflated and decoded.
 """
 

@@ -1,4 +1,4 @@
-"""The memory that peers make a gRPC server keep, with lowered limits: requests, responses, and who waits."""
+"""The memory that peers make a gRPC server keep, with lowered limits: requests and responses."""
 
 from __future__ import annotations
 
