@@ -53,6 +53,7 @@ from pathlib import Path
 from typing import Final
 
 from actors.remoting.command import RemotingCommand
+from store.text_file import read_text
 
 ACCESS_KEY: Final = "AccessKey"
 SIGNATURE: Final = "Signature"
@@ -103,7 +104,7 @@ def read_credentials(path: Path) -> Credentials:
     """
     try:
         check_private(path)
-        text = path.read_text()
+        text = read_text(path)
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
         raise CredentialsInvalid(f"credentials file {path}: {reason}") from None

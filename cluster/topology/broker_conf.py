@@ -20,6 +20,7 @@ from actors.remoting.properties_text import located_properties
 from actors.remoting.settings_text import names_by_key
 from cluster.topology.topology import ADDRESS_KEYS
 from store.store_settings import StoreSettings
+from store.text_file import read_text
 
 ENTRY_KEYS = {
     "brokerName": "name",
@@ -117,7 +118,7 @@ def read_broker_conf(path: Path) -> BrokerConf:
     """Read one file. Problems are collected in `errors`, each with file and line; raises nothing."""
     conf = BrokerConf(str(path))
     try:
-        located = list(located_properties(path.read_text("utf-8")))
+        located = list(located_properties(read_text(path)))
     except (OSError, UnicodeDecodeError, ValueError) as error:
         conf.errors.append(f"{path}: cannot be read: {error}")
         return conf

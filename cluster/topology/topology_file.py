@@ -32,6 +32,7 @@ from cluster.topology.topology import (
     Topology,
     show,
 )
+from store.text_file import read_text
 
 DEFAULT_TOPOLOGY = "configs/local.yaml"
 SHIPPED = Path(__file__).parents[2] / "configs"
@@ -143,7 +144,7 @@ def read_yaml(
     `kind` and `example` describe the expected file in errors. Raises TopologyError.
     """
     try:
-        text = path.read_text()
+        text = read_text(path)
         root = yaml.compose(text, Loader=yaml.SafeLoader)
         data = yaml.safe_load(text)
     except yaml.YAMLError as error:

@@ -22,6 +22,7 @@ from actors.remoting.settings_text import HostName
 from store.logs import get_logger
 from store.settings_model import SettingsModel
 from store.store_errors import StoreError
+from store.text_file import without_mark
 
 _log = get_logger(__name__)
 
@@ -230,7 +231,7 @@ class MetricsEndpoint:
 
 def _read_token(path: Path) -> bytes:
     try:
-        token = path.read_bytes().strip()
+        token = without_mark(path.read_bytes()).strip()
     except OSError as error:
         raise StoreError(f"metrics_token_file {path} cannot be read: {error.strerror}") from error
     if not token or len(token.split()) != 1:

@@ -119,7 +119,7 @@ def read_rates(file: Path) -> RateSeries:
     Raises ValueError with the file, the line and a remedy if the file cannot be read or a row is invalid.
     """
     try:
-        with file.open(newline="") as stream:
+        with file.open(newline="", encoding="utf-8-sig") as stream:
             rows = csv.DictReader(stream)
             missing = [column for column in COLUMNS if column not in (rows.fieldnames or ())]
             if missing:

@@ -13,6 +13,7 @@ import typer
 from cluster.cli.console import Failed, Output, Refusal, confirmed, exiting_on_errors, open_admin
 from cluster.cli.options import NAMESERVER, AsJson, Nameserver, Yes, examples
 from cluster.views import access
+from store.text_file import read_text
 
 app = typer.Typer(no_args_is_help=True, help="Users of access control: list, create, change, delete.")
 
@@ -116,7 +117,7 @@ def _read_secret(file: str) -> str:
     if file == "-" and sys.stdin is None:
         raise Refusal("--secret-file -: standard input is closed")
     try:
-        text = sys.stdin.readline() if file == "-" else Path(file).read_text()
+        text = sys.stdin.readline().removeprefix("\ufeff") if file == "-" else read_text(Path(file))
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
         raise Refusal(f"--secret-file {file}: {reason}") from None

@@ -17,6 +17,7 @@ from cluster.cli.topics.message_view import decode_line
 from cluster.counted import counted
 from cluster.views.messages import place_of
 from cluster.views.offsets import parse_queue
+from store.text_file import without_mark
 
 if TYPE_CHECKING:
     from cluster.client import Message, Producer, SendResult
@@ -101,7 +102,7 @@ def _messages(topic: str, common: dict[str, Any], *, json_lines: bool) -> Iterat
     if sys.stdin.isatty():
         typer.echo("enter one message per line; Ctrl-D ends the input", err=True)
     for number, line in enumerate(sys.stdin.buffer, 1):
-        text = line.rstrip(b"\r\n")
+        text = (without_mark(line) if number == 1 else line).rstrip(b"\r\n")
         if not text:  # RocketMQ refuses messages without a body
             continue
         if json_lines:

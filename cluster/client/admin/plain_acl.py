@@ -22,6 +22,7 @@ import yaml
 
 from actors.remoting.bodies.access import PolicyEntryInfo, PolicyInfo
 from cluster.client.errors import ConfigInvalid
+from store.text_file import read_text
 
 _PERMISSIONS = {
     "PUB": (["Pub"], "Allow"),
@@ -83,7 +84,7 @@ def read_plain_acl(path: Path) -> PlainAcl:
 
 def _load(path: Path) -> dict[str, Any]:
     try:
-        content = yaml.safe_load(path.read_text("utf-8"))
+        content = yaml.safe_load(read_text(path))
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigInvalid(f"{path} cannot be read: {error}") from None
     except yaml.YAMLError as error:

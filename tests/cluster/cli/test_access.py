@@ -59,7 +59,7 @@ def raymq(protected: Cluster, keys: Path, monkeypatch: pytest.MonkeyPatch) -> Ra
 
 def secret_file(folder: Path, secret: str) -> str:
     path = folder / "secret"
-    path.write_text(f"{secret}\n")
+    path.write_text(f"\ufeff{secret}\n")  # some editors write a byte order mark
     return str(path)
 
 
@@ -81,7 +81,7 @@ def test_user_is_created_changed_and_deleted_on_all_brokers(raymq: Raymq, tmp_pa
     assert can_send(raymq.cluster, topic, **keys)
     raymq.ok("user", "create", "alice", "--no-enabled")
     assert not can_send(raymq.cluster, topic, **keys)
-    raymq.ok("user", "create", "alice", "--enabled", "--super", "--secret-file", "-", given="other\n")
+    raymq.ok("user", "create", "alice", "--enabled", "--super", "--secret-file", "-", given="\ufeffother\n")
     row = {"user": "alice", "type": "Super", "status": "enable", "brokers": ["a", "b"]}
     assert raymq.ok("user", "list") == [row]
     assert not can_send(raymq.cluster, topic, **keys)
