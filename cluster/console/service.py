@@ -77,7 +77,7 @@ class ConsoleService:
         self._admin = Admin(config=ClientConfig(nameservers=self._nameservers))
         self.sampler = Sampler(self._admin, clock)
         self.changes = Changes(clock)
-        routes = routes_of(
+        self.routes = routes_of(
             OverviewResources(self.sampler, self.changes, rights, clock),
             TopicResources(self.sampler, rights, clock),
             GroupResources(self.sampler, rights, clock),
@@ -86,7 +86,7 @@ class ConsoleService:
             BrokerResources(clock),
             AccessResources(),
         )
-        self._api = Api(routes, self._access, self.changes, settings)
+        self._api = Api(self.routes, self._access, self.changes, settings)
         self._responses = Counter[int]()
         self.metrics = MetricsEndpoint(settings, self._figures(), self._labels)
         self._runner: web.AppRunner | None = None

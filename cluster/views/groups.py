@@ -35,6 +35,11 @@ class GroupSummary:
     tps: float | None
     behind_since_ms: int | None
 
+    @property
+    def text(self) -> str:
+        """The names of the group and its topics, in which a filter looks."""
+        return " ".join((self.group, *self.topics))
+
 
 @dataclass(frozen=True, slots=True)
 class Member:

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from cluster.client.errors import ConfigInvalid
+from cluster.views.offsets import offsets_at
+from cluster.views.times import parse_position
 from store.message.properties import encode_properties
 from store.store_errors import MessageInvalid
 
@@ -47,6 +49,21 @@ class Scan:
     unreadable: int
     stopped: str | None
     positions: Mapping[MessageQueue, int]
+
+
+def search_range(
+    admin: Admin, topic: str, since: str | None, until: str | None, last: int
+) -> tuple[Mapping[MessageQueue, int], Mapping[MessageQueue, int]]:
+    """Return the offsets at which a search begins and ends in each queue.
+
+    It begins at `since` (earliest, latest or a time), or without it with the `last` messages of each queue,
+    and ends before the messages stored at `until` or later; None: at the present end. Raises `ClientError`.
+    """
+    ends = offsets_at(admin, topic, "latest" if until is None else parse_position(until))
+    if since is not None:
+        return offsets_at(admin, topic, parse_position(since)), ends
+    oldest = admin.beginning_offsets(topic)
+    return {queue: max(end - last, oldest.get(queue, 0)) for queue, end in ends.items()}, ends
 
 
 def scan(

@@ -22,12 +22,14 @@ _MEMBER_COLUMNS = ("client_id", "address", "language", "version")
 def list_groups(
     nameserver: Nameserver = NAMESERVER,
     system: Annotated[bool, typer.Option("--system", help="Include groups of RocketMQ's tools.")] = False,
+    match: Annotated[str, typer.Option(help="Only groups with this text in their or a topic's name.")] = "",
     as_json: AsJson = False,
 ) -> None:
     """List consumer groups with their topics and lag."""
 
     with open_admin(nameserver, as_json=as_json) as (admin, out):
-        rows = [asdict(each) for each in groups.list_groups(admin, include_system=system)]
+        found = groups.list_groups(admin, include_system=system)
+        rows = [asdict(each) for each in found if match.casefold() in each.text.casefold()]
         out.table("consumer groups", ("group", "topics", "lag", "in_flight", "tps"), rows)
 
 

@@ -26,12 +26,14 @@ def list_topics(
     system: Annotated[
         bool, typer.Option("--system", help="Include system, retry and dead-letter topics.")
     ] = False,
+    match: Annotated[str, typer.Option(help="Only topics with this text in their names.")] = "",
     as_json: AsJson = False,
 ) -> None:
     """List topics with their queues and brokers."""
 
     with open_admin(nameserver, as_json=as_json) as (admin, out):
-        rows = [asdict(each) for each in topics.list_topics(admin) if system or each.kind == "normal"]
+        found = [each for each in topics.list_topics(admin) if system or each.kind == "normal"]
+        rows = [asdict(each) for each in found if match.casefold() in each.topic.casefold()]
         out.table("topics", ("topic", "kind", "queues", "perm", "brokers"), rows)
 
 

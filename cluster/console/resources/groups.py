@@ -72,7 +72,7 @@ class GroupResources:
         self._sampler = sampler
         self._clock = clock
 
-    @route("GET", "/groups", "group list {system?--system}")
+    @route("GET", "/groups", "group list {system?--system} --match={match}")
     def groups(
         self, admin: Admin, match: Short = "", sort: Short = "", page: Page = 1, size: Size = 50,
         system: bool = False,

@@ -13,10 +13,8 @@ import msgspec
 from cluster.client import Admin, MessageExt, MessageQueue
 from cluster.console.api_errors import ApiError
 from cluster.console.routes import Name, Short, route
-from cluster.views import offsets
 from cluster.views.messages import find_messages, message_json
-from cluster.views.scan import Scan, ScanLimits, matcher, scan
-from cluster.views.times import parse_position
+from cluster.views.scan import Scan, ScanLimits, matcher, scan, search_range
 from store.clock import Clock
 
 Bodies = Literal["shown", "masked", "hidden"]
@@ -74,9 +72,11 @@ class _Cursors:
 
 
 def _search_command(given: Mapping[str, Any]) -> str:
+    """Return the command with the same rows; if a search is continued, with the rows of all its parts."""
     begin = "--last={last}" if given["since"] is None else "--from={since}"
-    tags = "" if given["sql"] else "--tags={tags}"
-    return f"tail {{topic}} {begin} {tags} --sql={{sql}} {{follow?:--no-follow}}"
+    conditions = "--until={until} --tags={tags} --sql={sql} --key={key} --contains={contains}"
+    limit = "" if given["follow"] or given["cursor"] else "--max={limit}"
+    return f"tail {{topic}} {begin} {conditions} {limit} {{follow?:--no-follow}}"
 
 
 class MessageResources:
@@ -123,12 +123,7 @@ class MessageResources:
             begins, ends = self._cursors.of(cursor, topic)
             ends = admin.end_offsets(topic) if follow else ends
         else:
-            ends = offsets.offsets_at(admin, topic, "latest" if until is None else parse_position(until))
-            if since is not None:
-                begins = offsets.offsets_at(admin, topic, parse_position(since))
-            else:
-                oldest = admin.beginning_offsets(topic)
-                begins = {queue: max(end - last, oldest.get(queue, 0)) for queue, end in ends.items()}
+            begins, ends = search_range(admin, topic, since, until, last)
         result = scan(admin, begins, ends, keep, ScanLimits(found=limit), self._clock)
         messages = [shown(each, self._bodies) for each in result.messages]
         kept = self._cursors.keep(topic, result, ends)

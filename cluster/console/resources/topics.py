@@ -77,7 +77,7 @@ class TopicResources:
         self._clock = clock
         self._sampler = sampler
 
-    @route("GET", "/topics", "topic list {system?--system}")
+    @route("GET", "/topics", "topic list {system?--system} --match={match}")
     def topics(
         self, admin: Admin, match: Short = "", sort: Short = "", page: Page = 1, size: Size = 50,
         system: bool = False,

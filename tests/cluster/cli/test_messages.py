@@ -136,8 +136,21 @@ def test_tail_selects_messages_by_sql(raymq: Raymq) -> None:
         raymq.ok("send", topic, *message)
     assert bodies(raymq, topic, "--sql", "region = 'x'") == ["far"]
     assert "the expression is incomplete" in raymq.refused("tail", topic, "--sql", "a >", code=2)
-    combined = raymq.refused("tail", topic, "--sql", "a > 1", "--tags", "b", code=2)
-    assert "--sql cannot be combined with --tags: use TAGS in the expression" in combined
+    assert bodies(raymq, topic, "--sql", "KEYS <> 'k3'", "--tags", "b") == list("157")
+
+
+def test_tail_selects_messages_by_key_text_and_end(raymq: Raymq) -> None:
+    topic = raymq.filled(8)
+    assert bodies(raymq, topic, "--key", "k3") == ["3"]
+    assert bodies(raymq, topic, "--contains", "5", "--tags", "b") == ["5"]
+    fifth = raymq.ok("tail", topic, "--from", "first", "--no-follow", "--contains", "5")
+    store_ms = (fifth if isinstance(fifth, dict) else fifth[0])["store_ms"]
+    every = raymq.ok("tail", topic, "--from", "first", "--no-follow")
+    before = sorted(row["body"] for row in every if row["store_ms"] < store_ms)
+    for limit in ([], ["--max", "100"]):
+        assert bodies(raymq, topic, "--until", str(store_ms), *limit) == before
+        assert bodies(raymq, topic, "--until", "earliest", *limit) == []
+    assert "give --from or --last" in raymq.refused("tail", topic, "--until", "-1h", code=2)
 
 
 def test_tail_follows_until_interrupted(raymq: Raymq) -> None:
