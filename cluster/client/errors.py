@@ -110,7 +110,9 @@ class NotSupported(BrokerRefused):
     """The peer does not support this request code."""
 
     def __str__(self) -> str:
-        return f"{super().__str__()}; the peer is an Apache RocketMQ broker or an older RayMQ broker"
+        return (
+            f"{super().__str__()}; the peer is an Apache RocketMQ broker, an older RayMQ broker, or no broker"
+        )
 
 
 class InvalidRequest(BrokerRefused):

@@ -12,13 +12,16 @@ from collections.abc import Callable, Collection, Sequence
 
 from actors.remoting.bodies.routes import MASTER_ID, TopicRouteData
 from actors.remoting.client import RemotingClient
+from actors.remoting.clients.peer_kind import peer_kind
 from actors.remoting.codes import RequestCode, ResponseCode
 from actors.remoting.command import RemotingCommand
 from actors.remoting.headers import GetRouteInfoHeader
-from actors.remoting.remoting_errors import Refused, RemotingError
+from actors.remoting.remoting_errors import Closed, Refused, RemotingError, TimedOut
 
 Command = Callable[[], RemotingCommand]
 """Builds a new request for each attempt."""
+_OF_NAMESERVERS = (RequestCode.GET_ROUTEINFO_BY_TOPIC, RequestCode.GET_BROKER_CLUSTER_INFO)
+"""Requests that every nameserver handles, and no other process."""
 
 
 class NoNameserver(RemotingError):
@@ -35,13 +38,30 @@ class NoNameserver(RemotingError):
         return self.reason
 
 
+class NotANameserver(RemotingError):
+    """Another process listens at the address of a nameserver."""
+
+    def __init__(self, address: str, kind: str) -> None:
+        super().__init__(address, f"this is {kind}: -n takes nameservers")
+
+
 class Nameservers:
     """The nameservers of one cluster. `addresses` is called for each request, as the list may change."""
 
     def __init__(
-        self, client: RemotingClient, addresses: Callable[[], Sequence[str]], timeout_ms: int
+        self,
+        client: RemotingClient,
+        addresses: Callable[[], Sequence[str]],
+        timeout_ms: int,
+        *,
+        explains: bool = False,
     ) -> None:
-        """Create the object; `timeout_ms` limits each request to one nameserver."""
+        """Create the object.
+
+        `timeout_ms` limits each request to one nameserver. With `explains`, the error says which other
+        process listens at an address: a person has given it.
+        """
+        self._explains = explains
         self._client = client
         self._addresses = addresses
         self._timeout_ms = timeout_ms
@@ -68,7 +88,7 @@ class Nameservers:
                 others = await self._routes_from(addresses[tried:], topic)
                 return _union([route, *(each for each in others if isinstance(each, TopicRouteData))])
             failures.append(route)
-        raise _failure(failures)
+        raise await self._failure(failures)
 
     async def routes(self, topic: str) -> list[TopicRouteData]:
         """Return the route of a topic in each nameserver that responds; empty if it has none.
@@ -78,7 +98,7 @@ class Nameservers:
         given = await self._routes_from(self._addresses(), topic)
         responded = [each for each in given if not isinstance(each, RemotingError)]
         if not responded:
-            raise _failure([each for each in given if isinstance(each, RemotingError)])
+            raise await self._failure([each for each in given if isinstance(each, RemotingError)])
         return [TopicRouteData() if isinstance(each, Refused) else each for each in responded]
 
     async def request_all(self, command: Command) -> list[RemotingCommand]:
@@ -89,7 +109,7 @@ class Nameservers:
         responses = await asyncio.gather(*(self._try(address, command) for address in self._addresses()))
         given = [response for response in responses if not isinstance(response, RemotingError)]
         if not given:
-            raise _failure([response for response in responses if isinstance(response, RemotingError)])
+            raise await self._failure([each for each in responses if isinstance(each, RemotingError)])
         return given
 
     async def _routes_from(
@@ -114,10 +134,31 @@ class Nameservers:
             return error
 
     async def _try(self, address: str, command: Command) -> RemotingCommand | RemotingError:
+        request = command()
         try:
-            return await self._client.invoke(address, command(), self._timeout_ms)
+            response = await self._client.invoke(address, request, self._timeout_ms)
+            if request.code in _OF_NAMESERVERS and response.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+                probe = RemotingCommand(RequestCode.GET_BROKER_RUNTIME_INFO)
+                of_broker = await self._client.invoke(address, probe, self._timeout_ms)
+                is_broker = of_broker.code != ResponseCode.REQUEST_CODE_NOT_SUPPORTED
+                return NotANameserver(address, "a broker" if is_broker else "no nameserver")
         except RemotingError as error:
             return error
+        return response
+
+    async def _failure(self, failures: Sequence[RemotingError | Refused]) -> NoNameserver | Refused:
+        """Return the error to raise: the first refusal, or else that no nameserver responded."""
+        unreachable = []
+        for each in failures:
+            if isinstance(each, Refused):
+                return each
+            kind = await peer_kind(each.address) if self._explains and _may_be_another(each) else None
+            unreachable.append(each if kind is None else NotANameserver(each.address, kind))
+        return NoNameserver(unreachable)
+
+
+def _may_be_another(failure: RemotingError) -> bool:
+    return isinstance(failure, Closed | TimedOut)
 
 
 def _with_master(route: TopicRouteData) -> set[str]:
@@ -131,10 +172,3 @@ def _union(routes: Sequence[TopicRouteData]) -> TopicRouteData:
     brokers = {each.broker_name: each for route in reversed(routes) for each in route.broker_datas}
     order_conf = next((route.order_topic_conf for route in routes if route.order_topic_conf), None)
     return TopicRouteData(list(queues.values()), list(brokers.values()), order_conf)
-
-
-def _failure(failures: Sequence[RemotingError | Refused]) -> NoNameserver | Refused:
-    """Return the error to raise: the first refusal, or else that no nameserver responded."""
-    refusals = [each for each in failures if isinstance(each, Refused)]
-    unreachable = [each for each in failures if isinstance(each, RemotingError)]
-    return refusals[0] if refusals else NoNameserver(unreachable)

@@ -86,7 +86,9 @@ class ClientInstance:
             if hooks
             else RemotingClient(self.clock, table, LIMITS, tls=tls, signer=signer)
         )
-        self.nameservers = Nameservers(self.remoting, config.addresses, config.request_timeout_ms)
+        self.nameservers = Nameservers(
+            self.remoting, config.addresses, config.request_timeout_ms, explains=True
+        )
         self.routes = RouteCache(
             self.nameservers,
             self.clock,

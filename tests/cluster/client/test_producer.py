@@ -343,8 +343,8 @@ def test_sharding_key_must_be_a_string(cluster: Cluster) -> None:
 def test_not_supported_error_names_the_likely_peers() -> None:
     text = str(refused(3, "request type 7105 not supported", "a:1"))
     assert text == (
-        "request type 7105 not supported (response code 3 from a:1); the peer is an Apache RocketMQ broker "
-        "or an older RayMQ broker"
+        "request type 7105 not supported (response code 3 from a:1); the peer is an Apache RocketMQ broker, "
+        "an older RayMQ broker, or no broker"
     )
 
 
