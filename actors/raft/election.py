@@ -124,11 +124,12 @@ class Election:
         else:
             if request.term > state.term:
                 state.raise_term(request.term)
-            is_granted = request.term == state.term and state.voted_for in (None, request.sender)
+            # A request that arrives after the leader's first message must not end its lease.
+            is_open = request.term == state.term and state.leader is None
+            is_granted = is_open and state.voted_for in (None, request.sender)
         is_granted = is_granted and state.is_electable and self.is_complete(request)
         if is_granted and not request.is_pre:
             state.vote_for(request.sender)
-            state.leader = None
             self.arm(now)
         response = VoteResponse(state.me, state.term, request.term, request.is_pre, is_granted)
         state.send(request.sender, response)

@@ -12,6 +12,7 @@
 a damaged file is never read as an empty one: the replica stays down.
 """
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -32,9 +33,22 @@ _REMEDY = (
 class TermFile:
     """The file of one replica."""
 
-    def __init__(self, root: Path, group: str, me: Member, name: str = TERM_FILE) -> None:
-        """Create the handler of the file `name` in the store at `root`, of the replica `me` of `group`."""
+    def __init__(
+        self,
+        root: Path,
+        group: str,
+        me: Member,
+        name: str = TERM_FILE,
+        *,
+        read: Callable[[Path], bytes] = Path.read_bytes,
+        replace: Callable[[Path, bytes], None] = replace_file,
+    ) -> None:
+        """Create the handler of the file `name` in the store at `root`, of the replica `me` of `group`.
+
+        `read` raises FileNotFoundError without the file; `replace` returns when the new content is durable.
+        """
         self.path = root / name
+        self._read, self._replace = read, replace
         self._group = group
         self._me = me
 
@@ -44,7 +58,7 @@ class TermFile:
         Raises StoreError if the file is damaged, or belongs to another group or store.
         """
         try:
-            content = self.path.read_bytes()
+            content = self._read(self.path)
         except FileNotFoundError:
             return None
         raft = decode_checked(content, _KEY, self.path, _REMEDY)
@@ -78,7 +92,7 @@ class TermFile:
             "historyBegin": saved.history_begin,
             "groupId": saved.group_id,
         }
-        replace_file(self.path, encode_checked(_KEY, raft))
+        self._replace(self.path, encode_checked(_KEY, raft))
 
 
 def encode_members(members: Members) -> dict[str, Any]:

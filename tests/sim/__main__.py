@@ -8,7 +8,7 @@ import sys
 from contextlib import nullcontext, suppress
 
 from tests.sim.run import MODEL, Level, SeedFailed, run_seeds
-from tests.sim.store_log import stores_in_memory
+from tests.sim.store_level import stores_in_memory
 
 
 def main() -> int:

@@ -2,17 +2,72 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from actors.raft.members import Member
-from actors.raft.messages import VoteRequest, VoteResponse
+from actors.raft.messages import (
+    FetchRequest,
+    JoinFrom,
+    LeaderNotice,
+    Mismatch,
+    NotServed,
+    Records,
+    VoteRequest,
+    VoteResponse,
+)
 
 if TYPE_CHECKING:
     from tests.sim.replica import SimReplica
 
 
+RESPONSES = (Records, Mismatch, JoinFrom, NotServed)
+
+
 class Violation(Exception):
     """A promise was broken."""
+
+
+class Lease:
+    """When one process heard the leader of its term last, by its own clock."""
+
+    def __init__(self) -> None:
+        self.term = -1
+        self._heard = -(1 << 60)
+        self._fetch = (-1, -1)  # term and id of the last request whose response has not arrived
+
+    def on_sent(self, message: Any) -> None:
+        if type(message) is FetchRequest:
+            self._fetch = (message.term, message.request_id)
+        elif type(message) is VoteRequest:
+            self.term, self._fetch = -1, (-1, -1)  # it calls an election itself
+
+    def takes(self, message: Any) -> bool:
+        """Return True for the response to the last request; late copies say nothing."""
+        is_response = type(message) in RESPONSES and (message.term, message.request_id) == self._fetch
+        if is_response:
+            self._fetch = (-1, -1)
+        return is_response
+
+    def on_received(self, message: Any, now: int) -> None:
+        """Note a response or a notice that the process has accepted."""
+        if type(message) is NotServed:
+            self.term = -1
+        else:
+            self.term, self._heard = message.term, now
+
+    def holds(self, replica: SimReplica) -> bool:
+        """Return True if the leader of the present term was heard within an election time."""
+        election_ms = replica.sim.timing.election_ms
+        return self.term == replica.node.term and replica.now - self._heard < election_ms
+
+
+class Arrival(NamedTuple):
+    """What a message is to its receiver."""
+
+    is_response: bool
+    is_stranger: bool
+    protected_term: int
+    """The term of the receiver if it leads or hears the leader; else -1."""
 
 
 class Checks:
@@ -23,6 +78,7 @@ class Checks:
         self.chosen_end = 0
         self.acked: dict[int, Any] = {}  # end offset by acknowledged value
         self._leaders: dict[int, Member] = {}
+        self._votes: dict[tuple[int, Member], set[Member]] = {}  # who voted in a term for a candidate
         self._stores: dict[Member, Any] = {}
 
     @property
@@ -46,10 +102,47 @@ class Checks:
     def on_leader(self, replica: SimReplica, term: int) -> None:
         if self._leaders.setdefault(term, replica.member) != replica.member:
             raise Violation(f"two leaders in term {term}: {self._leaders[term]}, {replica.member}")
+        voters = replica.node.members.voters
+        votes = self._votes.get((term, replica.member), set()) | {replica.member}
+        if sum(each in votes for each in voters) < len(voters) // 2 + 1:
+            raise Violation(f"{replica} leads term {term} with the votes of {votes}")
+
+    def on_arrival(self, replica: SimReplica, message: Any) -> Arrival:
+        """Return what a message is to a replica that has not seen it yet."""
+        sender, node = message.sender, replica.node
+        everyone = node.members.everyone
+        is_stranger = replica.member in everyone and sender not in everyone and sender != node.leader
+        return Arrival(
+            replica.lease.takes(message), is_stranger, node.term if self._has_leader(replica) else -1
+        )
+
+    def on_accepted(self, replica: SimReplica, message: Any, arrival: Arrival, group_id: str) -> None:
+        """Check a message that was processed: no stranger ends a leadership that is alive."""
+        node = replica.node
+        if arrival.is_response or (type(message) is LeaderNotice and node.leader == message.sender):
+            replica.lease.on_received(message, replica.now)
+        if not arrival.is_stranger:
+            return
+        if type(message) not in (VoteRequest, LeaderNotice) or group_id != node.group_id:
+            raise Violation(f"{replica} takes {message} of a stranger")
+        if arrival.protected_term not in (-1, node.term):
+            raise Violation(f"{replica} leaves term {arrival.protected_term} and its leader for {message}")
+
+    def _has_leader(self, replica: SimReplica) -> bool:
+        """Return True for a leader that hears a majority, and a replica that hears its leader."""
+        node = replica.node
+        if replica.is_leader:
+            is_alive: bool = node.active_voters(replica.now) >= node.members.majority
+            return is_alive
+        return replica.lease.holds(replica)
 
     def on_send(self, replica: SimReplica, to: Member, message: Any) -> None:
-        """Check that the term and the vote in a message are on disk."""
+        """Check that the term and the vote in a message are on disk, and that a leader is not disturbed."""
         saved = replica.saved
+        replica.lease.on_sent(message)
+        is_pre_vote = type(message) is VoteResponse and message.is_granted and message.is_pre
+        if is_pre_vote and self._has_leader(replica):
+            raise Violation(f"{replica} grants a pre-vote to {to}, but hears the leader of its term")
         if type(message) is VoteRequest:
             if not message.is_pre and (saved.term, saved.voted_for) != (message.term, replica.member):
                 raise Violation(f"{replica} requests votes for term {message.term} before it is saved")
@@ -59,6 +152,7 @@ class Checks:
             saved_vote = (saved.term, saved.voted_for)
             if saved_vote != (message.term, to):
                 raise Violation(f"{replica} votes for {to} in term {message.term}, but saved {saved_vote}")
+            self._votes.setdefault((message.term, to), set()).add(replica.member)
 
     def on_step(self, replica: SimReplica) -> None:
         """Check the positions of a replica after each input."""

@@ -7,11 +7,20 @@ group record.
 from __future__ import annotations
 
 import random
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from actors.raft.effects import SavedTerm
 from actors.raft.history import GroupRecord
 from actors.raft.members import Members
+from actors.raft.node import RaftNode
 from actors.raft.state import LogState
+from actors.raft.term_file import TermFile
+from tests.sim.driven import GROUP, ModelStore, Opened, SimFiles, addresses_of
+
+if TYPE_CHECKING:
+    from tests.sim.replica import SimReplica
 
 Entry = tuple[Any, ...]
 DAMAGED: Entry = (-1, None)
@@ -36,7 +45,10 @@ class Token(NamedTuple):
 class ModelLog:
     """The log of one store."""
 
-    def __init__(self) -> None:
+    def __init__(self, replica: SimReplica) -> None:
+        self._replica = replica
+        self._files = SimFiles()
+        self.store = ModelStore()
         self.entries: list[Entry | None] = []
         self.min = 0
         self.flushed = 0  # what the store believes
@@ -52,6 +64,29 @@ class ModelLog:
     @property
     def end(self) -> int:
         return len(self.entries)
+
+    # ---- start ---------------------------------------------------------------------------------------------
+
+    def term_file(self) -> TermFile:
+        files = self._files
+        return TermFile(Path(), GROUP, self._replica.member, read=files.read, replace=files.replace)
+
+    def open(self, rng: random.Random, make_node: Callable[..., RaftNode]) -> Opened:
+        """Recover the log, as `open_replica` does."""
+        replica, term_file = self._replica, self.term_file()
+        saved = term_file.read()
+        if saved is None:
+            saved = SavedTerm(first_members=replica.first_members)
+            term_file.write(saved)
+        if not self.is_new and self.min < saved.join_offset:
+            self.begin_at(0)
+        node = make_node(replica.member, saved, self.recover(), now=replica.now, rng=rng)
+        return Opened(node, term_file, addresses_of(saved.first_members))
+
+    @property
+    def is_new(self) -> bool:
+        """True if the log can begin anywhere."""
+        return not self.entries
 
     # ---- tables --------------------------------------------------------------------------------------------
 
@@ -117,7 +152,7 @@ class ModelLog:
         """Truncate a part only: the zeroing runs from the end backwards."""
         self.truncate(rng.randint(offset, self.end))
 
-    def restart(self, offset: int) -> None:
+    def begin_at(self, offset: int) -> None:
         """Begin a new log at `offset`."""
         self.damage = None
         self.truncate(0)
@@ -206,12 +241,12 @@ class ModelLog:
         return self.entries[offset:end]
 
     def repair(self, offset: int, records: list[Entry]) -> bool:
-        """Overwrite the damaged entries. Returns False if `records` are not those."""
-        if (offset, offset + len(records)) != self.damage:
-            return False
-        self.entries[offset : offset + len(records)] = records
-        self.damage = None
-        return True
+        """Overwrite damaged entries. Returns True if the next start rebuilds what is derived from the log."""
+        end = offset + len(records)
+        self.entries[offset:end] = records
+        if self.damage is not None:
+            self.damage = (end, self.damage[1]) if end < self.damage[1] else None
+        return self.damage is not None or offset % 2 == 1
 
     # ---- compare -------------------------------------------------------------------------------------------
 

@@ -90,7 +90,8 @@ def report(schedule: Schedule, level: Level, error: Exception) -> str:
     """Return the text that describes a failure and how to repeat it."""
     kept, cause = shrink(schedule, level)
     network = (
-        f"latencies {schedule.latencies_ms} ms, loss {schedule.loss}, duplication {schedule.duplication}"
+        f"latencies {schedule.latencies_ms} ms, loss {schedule.loss}, duplication {schedule.duplication}, "
+        f"lateness {schedule.lateness}"
     )
     faults = ",".join(map(str, kept)) or "none"
     command = f"python -m tests.sim {level.option}--first {schedule.seed} --faults {faults} --trace"

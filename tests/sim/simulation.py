@@ -10,13 +10,12 @@ import random
 from collections.abc import Callable
 from typing import Any
 
-from actors.raft.effects import SavedTerm
 from actors.raft.members import Member, Members, NotAllowed, next_change
-from actors.raft.node import Damaged
 from tests.sim.checks import Checks, Violation
+from tests.sim.driven import address_of
 from tests.sim.model_log import ModelLog
 from tests.sim.replica import Crash, SimReplica
-from tests.sim.schedule import LEADER, Schedule
+from tests.sim.schedule import LATE_ELECTIONS, LEADER, Schedule
 
 LogFactory = Callable[[SimReplica], Any]
 PEACE_ELECTIONS = 40
@@ -29,7 +28,7 @@ class Simulation:
     def __init__(
         self,
         schedule: Schedule,
-        make_log: LogFactory = lambda _: ModelLog(),
+        make_log: LogFactory = ModelLog,
         *,
         trace: list[str] | None = None,
     ) -> None:
@@ -45,14 +44,15 @@ class Simulation:
         self._queue: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
         self._count = 0
         self._loss, self._duplication = schedule.loss, schedule.duplication
+        self._lateness = schedule.lateness
         self._cut: dict[tuple[int, int], int] = {}  # (from, to): number of faults that cut it
         self._goals: list[tuple[Member | None, Member | None]] = []  # (remove, add)
         self._value = 0
         self._down_ms = 5
-        voters = tuple(Member(number, f"{number}.0") for number in range(schedule.voters))
-        saved = SavedTerm(first_members=Members(voters))
-        self.replicas = [SimReplica(self, each.replica, saved) for each in voters]
-        self.replicas.append(SimReplica(self, schedule.voters, SavedTerm()))  # the spare one
+        self.replicas = [SimReplica(self, number) for number in range(schedule.voters + 1)]
+        voters = self.replicas[: schedule.voters]  # the last one is the spare replica
+        for replica in voters:
+            replica.first_members = Members(tuple(each.member for each in voters))
 
     # ---- clock and network ---------------------------------------------------------------------------------
 
@@ -60,19 +60,27 @@ class Simulation:
         self._count += 1
         heapq.heappush(self._queue, (time_ms, self._count, call, arguments))
 
-    def send(self, sender: int, to: int, message: Any) -> None:
+    def send(self, sender: int, number: int, to: Member, message: Any, group_id: str) -> None:
         rng = self.rng
-        if (self._cut and self._cut.get((sender, to))) or (self._loss and rng.random() < self._loss):
+        if (self._cut and self._cut.get((sender, number))) or (self._loss and rng.random() < self._loss):
             return
-        self.at(self.now + rng.choice(self.schedule.latencies_ms), self._deliver, sender, to, message)
+        lateness = self._lateness
+        if lateness and type(message).__name__ in self.schedule.late_kinds:
+            lateness *= 10
+        is_late = lateness and rng.random() < lateness
+        delay_ms = self._late_ms() if is_late else rng.choice(self.schedule.latencies_ms)
+        self.at(self.now + delay_ms, self._deliver, sender, number, to, message, group_id)
         if self._duplication and rng.random() < self._duplication:
-            self.at(self.now + rng.randrange(200), self._deliver, sender, to, message)
+            self.at(self.now + self._late_ms(), self._deliver, sender, number, to, message, group_id)
 
-    def _deliver(self, sender: int, to: int, message: Any) -> None:
-        if not (self._cut and self._cut.get((sender, to))):
+    def _late_ms(self) -> float:
+        return self.timing.election_ms * self.rng.uniform(*LATE_ELECTIONS)
+
+    def _deliver(self, sender: int, number: int, to: Member, message: Any, group_id: str) -> None:
+        if not (self._cut and self._cut.get((sender, number))):
             if self.trace is not None:
-                self.note(f"replica {to} ← {message}")
-            self.replicas[to].feed(message)
+                self.note(f"replica {number} ← {message}")
+            self.replicas[number].receive(to, message, group_id)
 
     def flush_time_ms(self, replica: SimReplica) -> float:
         if replica.flush_ms:
@@ -127,7 +135,7 @@ class Simulation:
     def _heal(self) -> None:
         self.note("peace")
         self._cut.clear()
-        self._loss = self._duplication = 0
+        self._loss = self._duplication = self._lateness = 0
         for replica in self.replicas:
             replica.flush_ms = 0
             replica.steps_to_crash = -1
@@ -146,7 +154,7 @@ class Simulation:
 
     def _is_settled(self) -> bool:
         leader = self._leader()
-        if leader is None or not leader.node.accepts_sends or self._goals:
+        if leader is None or not leader.accepts_sends or self._goals:
             return False
         end = leader.log.end
         return all(
@@ -171,7 +179,7 @@ class Simulation:
 
     def _client(self) -> None:
         for replica in self.replicas:
-            if replica.node is not None and not replica.is_paused and replica.node.accepts_sends:
+            if replica.accepts_sends:
                 self._value += 1
                 replica.append_value(self._value)
 
@@ -181,7 +189,7 @@ class Simulation:
             return
         self.at(self.now + self.timing.hold_ms, self._operate)
         leader = self._leader()
-        if leader is None or not leader.node.accepts_sends or not leader.node.is_settled:
+        if leader is None or not leader.accepts_sends or not leader.node.is_settled:
             return  # try again later
         remove, add = self._goals[0]
         change = next_change(leader.node.members, remove, add)
@@ -191,10 +199,12 @@ class Simulation:
         try:
             if remove == leader.member and remove not in change.voters:
                 others = [each for each in leader.node.members.voters if each != remove]
-                leader.execute(leader.node.transfer(self.rng.choice(others), leader.now))
+                leader.driver.transfer(self.rng.choice(others))
             elif add not in change.voters or leader.node.has_caught_up(add):
                 self.count("change")
-                leader.execute(leader.node.change_members(change, leader.now))
+                known = {} if add is None else {add: address_of(add.replica)}
+                leader.driver.change_members(change.with_addresses(known))
+            leader.end_turn()
         except NotAllowed as error:
             self.note(f"refused: {error}")
 
@@ -282,7 +292,8 @@ class Simulation:
         leader = self._leader()
         if leader is not None:
             try:
-                leader.execute(leader.node.transfer(self.replicas[number].member, leader.now))
+                leader.driver.transfer(self.replicas[number].member)
+                leader.end_turn()
             except NotAllowed as error:
                 self.note(f"refused: {error}")
 
@@ -290,7 +301,7 @@ class Simulation:
         replica = self.replicas[number]
         if replica.node is not None and not replica.is_paused and replica.log.bound > replica.log.min:
             replica.log.trim(replica.log.trim_to(self.rng))
-            replica.execute([])
+            replica.end_turn()
 
     def _fault_add(self, number: int) -> None:
         self._begin(None, self.replicas[number].member)
@@ -337,7 +348,7 @@ class Simulation:
         self.count("disk lost")
         old = replica.member
         self._down(replica, down_ms, keeps_cache=True)
-        replica.replace_disk(SavedTerm())
+        replica.replace_disk()
         self._goals.append((old, replica.member))
         self._operate()
 
@@ -351,5 +362,5 @@ class Simulation:
     def _fault_damage(self, number: int) -> None:
         replica = self.replicas[number]
         if self._may_lose_data_of(replica) and replica.log.damage_range(self.rng):
-            self.count("damaged")
-            replica.feed(Damaged(*replica.log.damage))
+            self.count("damaged")  # a replica finds it when it starts
+            self._down(replica, self.timing.hold_ms, keeps_cache=True)

@@ -8,22 +8,20 @@ from __future__ import annotations
 import os
 import random
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
-from functools import partial
+from collections.abc import Callable
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
-import pytest
-
-from actors.broker.replication.group_log import GroupConfirm, GroupLog
+from actors.broker.broker_settings import RAFT, BrokerSettings
 from actors.broker.replication.raft.group_tables import GroupTables
-from actors.broker.replication.raft.renewal import remove_derived
+from actors.broker.replication.raft.opening import open_replica
+from actors.broker.replication.raft.renewal import must_begin_again
 from actors.raft.group_record import GROUP_TOPIC, decode_group_record
 from actors.raft.history import GroupRecord
 from actors.raft.members import Members
-from actors.raft.state import LogState
+from actors.raft.node import RaftNode
+from actors.raft.term_file import TermFile
+from store.commitlog.positions import ConfirmPolicy
 from store.disk.disk_use import DiskUse
 from store.dispatch.queue_changes import DELETED_TOPICS, META_TOPIC
 from store.message.crc import crc32
@@ -31,21 +29,17 @@ from store.message.hosts import Host
 from store.message.properties import encode_properties
 from store.message.record import RecordDraft, decode_record
 from store.message_store import MessageStore
-from store.ownership.identity import StoreIdentity, read_name
+from store.ownership.identity import StoreIdentity, StoreName, read_name, write_name
 from store.recovery.summary import read_summary
 from store.store_errors import RecordDamaged, StoreError
 from store.store_settings import StoreSettings
 from store.tools.verify import verify
-from store.warm import warm_up
-from tests.faults.power import PowerLossDisk, track_calls
+from tests.faults.power import PowerLossDisk
 from tests.sim.checks import Violation
 from tests.sim.cutting_disk import CuttingDisk, PowerLost
+from tests.sim.driven import GROUP, Opened, addresses_of
 from tests.sim.model_log import Entry, Token
-from tests.sim.replica import Crash
-from tests.sim.run import Level
-from tests.sim.schedule import Schedule, draw
-from tests.sim.simulation import Simulation
-from tests.sim.store_tables import QUEUES, Queue, StoreTables, ends_of_queues
+from tests.sim.store_tables import QUEUES, Queue, StoreTables
 from tests.store.stepped import StepByStep
 
 if TYPE_CHECKING:
@@ -64,19 +58,6 @@ SETTINGS = StoreSettings(
 READ_BYTES = 1000
 
 
-class SimClock:
-    """The clocks of a replica: the monotonic one is its node's, the wall clock may differ by hours."""
-
-    def __init__(self, replica: SimReplica) -> None:
-        self._replica = replica
-
-    def wall_ms(self) -> int:
-        return 1_700_000_000_000 + self._replica.now + self._replica.wall_skew_ms
-
-    def monotonic_ns(self) -> int:
-        return self._replica.now * 1_000_000
-
-
 class StoreLog:
     """The store of one replica, with the interface of ModelLog."""
 
@@ -89,6 +70,7 @@ class StoreLog:
         self._life = 0
         self.path = self._directory / "0"
         self.path.mkdir()
+        write_name(self.path, self._name())
         self._store: MessageStore | None = None
         self._kept: list[Token] = []  # what the log has while the process is down
         self._executors: list[StepByStep] = []
@@ -100,7 +82,6 @@ class StoreLog:
         self._damaged: list[Token] = []  # what was in the damaged range
         self._deleted_damage: tuple[int, int] | None = None  # a power loss may bring its file back
         self._joined = 0  # where an empty log will begin
-        self._must_rebuild = False
         self._image: Path | None = None  # what a power loss in the middle of a truncation has left
 
     @property
@@ -112,21 +93,21 @@ class StoreLog:
 
     @property
     def min(self) -> int:
-        return 0 if self._store is None else max(self.store.positions.min, self._joined)
+        return 0 if self._store is None else self._log.min
 
     @property
     def end(self) -> int:
         if self._store is None:
             return self._kept[-1].end if self._kept else 0
-        return max(self.store.positions.written, self._joined)
+        return self._log.end
 
     @property
     def flushed(self) -> int:
-        return max(self.store.positions.flushed, self._joined)
+        return self._log.flushed
 
     @property
     def confirmed(self) -> int:
-        return max(self._confirm.offset, self._joined)
+        return max(self._log.confirmed, self._joined)
 
     @property
     def bound(self) -> int:
@@ -137,34 +118,66 @@ class StoreLog:
 
     # ---- process -------------------------------------------------------------------------------------------
 
-    def recover(self) -> LogState:
-        bound = self.bound
-        replica = self._replica
+    def _name(self) -> StoreName:
+        settings = SETTINGS
+        return StoreName(
+            StoreIdentity("DefaultCluster", "broker-a", self._replica.number),
+            self._replica.member.store_id,
+            settings.commit_log_file_bytes,
+            settings.consume_queue_file_bytes,
+            settings.index_slots,
+            settings.index_entries,
+        )
+
+    def _settings(self) -> BrokerSettings:
+        first = addresses_of(self._replica.first_members)
+        return BrokerSettings(
+            replication=RAFT,
+            replica=self._replica.number,
+            raft_members=[f"{member.store_id}@{address}" for member, address in first.items()],
+            store_root=self.path,
+            store=SETTINGS,
+        )
+
+    def term_file(self) -> TermFile:
+        return TermFile(self.path, GROUP, self._replica.member)
+
+    def open(self, rng: random.Random, make_node: Callable[..., RaftNode]) -> Opened:
+        """Open the store as a broker does."""
+        replica, saved = self._replica, self.term_file().read()
+        if saved is not None and must_begin_again(self.path, saved.join_offset):
+            self.durable = 0
+            self.damage = self._deleted_damage = None
         self._joined = 0
-        if self._must_rebuild:
-            remove_derived(self.path)
-            self._must_rebuild = False
         self._disk = CuttingDisk(self.path, self._rng)
         self._disks.append(self._disk)
-        self._confirm = confirm = GroupConfirm()
         tables = GroupTables()
         self._executors.clear()
-        self._store = MessageStore.open(
-            self.path,
-            SETTINGS,
-            StoreIdentity("DefaultCluster", "broker-a", replica.number),
-            SimClock(replica),
-            store_host=Host("127.0.0.1", 10911 + 10 * replica.number),
-            probe=lambda _: DiskUse(0, 1 << 40),
-            confirm=confirm,
-            executors=self._make_executor,
-            sinks=(tables,),
-        )
+
+        def open_store(confirm: ConfirmPolicy) -> MessageStore:
+            self._store = MessageStore.open(
+                self.path,
+                SETTINGS,
+                StoreIdentity("DefaultCluster", "broker-a", replica.number),
+                replica,
+                store_host=Host("127.0.0.1", 10911 + 10 * replica.number),
+                probe=lambda _: DiskUse(0, 1 << 40),
+                confirm=confirm,
+                executors=self._make_executor,
+                sinks=(tables,),
+            )
+            return self._store
+
+        opened = open_replica(self._settings(), replica, rng, open_store, make_node)
+        self._log = opened.log
         self._tables = StoreTables(
-            self.store, tables, lambda: replica.node is not None and replica.node.accepts_sends
+            self.store, tables, lambda: replica.node is not None and replica.accepts_sends
         )
-        self._log = GroupLog(self.store, confirm, "DefaultCluster/broker-a", replica.member)
-        self._log.remove_unfinished_tail()
+        self._check_recovered()
+        return Opened(opened.node, opened.term_file, opened.addresses)
+
+    def _check_recovered(self) -> None:
+        """Check that all that was flushed is there, but for what was damaged."""
         if self._deleted_damage is not None and self.min < self._deleted_damage[1]:
             self.damage = self._deleted_damage
         if self.damage is None:
@@ -172,11 +185,10 @@ class StoreLog:
         if self.damage is not None and self.end < self.durable:
             self._lose(self.end, self._kept)  # the last records are damaged
         elif self.end < self.durable:
-            raise Violation(f"{replica} recovers only {self.end} of {self.durable} flushed bytes")
+            raise Violation(f"{self._replica} recovers only {self.end} of {self.durable} flushed bytes")
         self.durable = self.end
         self._job = None
         self._clip_damage()
-        return self._log.state(bound)
 
     def _make_executor(self, name: str, threads: int) -> StepByStep:
         self._executors.append(StepByStep())
@@ -272,8 +284,15 @@ class StoreLog:
         return record, self.end
 
     def append(self, offset: int, records: bytes) -> None:
-        assert offset == self.end
         self._log.append(offset, records)
+
+    @property
+    def is_new(self) -> bool:
+        return self._log.is_new
+
+    def begin_at(self, offset: int) -> None:
+        self._log.begin_at(offset)
+        self.durable = self._joined = offset
 
     def read(self, offset: int) -> bytes:
         return self._log.read(offset, READ_BYTES)
@@ -329,19 +348,6 @@ class StoreLog:
         if job is self._job:
             self._job = None
         self.store.flush_done(job)
-
-    def restart(self, offset: int) -> None:
-        """Replace the store by an empty one, whose log will begin at `offset`."""
-        self._end_process()
-        for path in self.path.iterdir():
-            if path.is_dir():
-                shutil.rmtree(path)
-            elif path.name != "raymq.json":
-                path.unlink()
-        self.durable = 0
-        self.damage = self._deleted_damage = None
-        self.recover()
-        self.durable = self._joined = offset
 
     # ---- retention -----------------------------------------------------------------------------------------
 
@@ -413,13 +419,11 @@ class StoreLog:
         return self._log.read_range(offset, end)
 
     def repair(self, offset: int, records: bytes) -> bool:
-        if self.damage is None or (offset, offset + len(records)) != self.damage:
-            return False
-        self._must_rebuild = self._log.repair(offset, records)
-        self.damage = None
-        if self._must_rebuild:
-            raise Crash(self._replica)
-        return True
+        must_rebuild = self._log.repair(offset, records)
+        if self.damage is not None:
+            self.damage = (offset + len(records), self.damage[1])
+            self._clip_damage()
+        return must_rebuild
 
     # ---- compare -------------------------------------------------------------------------------------------
 
@@ -449,51 +453,3 @@ def _entry(record: memoryview) -> Entry:
         return crc32(record), message.properties.get(DELETED_TOPICS, "")
     place = (message.topic, message.queue_id, message.queue_offset)
     return crc32(record), int(message.body.split()[0]), place
-
-
-class StoreSimulation(Simulation):
-    """A simulation whose logs are real stores below `directory`."""
-
-    def __init__(self, schedule: Schedule, directory: Path, trace: Any, patch: pytest.MonkeyPatch) -> None:
-        disks: list[PowerLossDisk] = []
-        track_calls(disks, patch)
-        super().__init__(schedule, lambda replica: StoreLog(replica, directory, disks), trace=trace)
-
-    def run(self) -> None:
-        """Run the schedule; then close the stores, and compare all their files with their logs."""
-        super().run()
-        ends = ends_of_queues(self.checks.chosen)
-        for replica in self.replicas:
-            if replica.node is not None and replica.log.confirmed == replica.log.end:
-                found = replica.log.queue_ends() if self._is_member(replica) else ends
-                if found != ends:
-                    raise Violation(f"the queues of {replica} end at {found} instead of {ends}")
-        for replica in self.replicas:
-            if replica.node is not None and replica.log.confirmed == replica.log.end:
-                replica.log.verify()
-
-
-@contextmanager
-def stores_in_memory() -> Iterator[Level]:
-    """Give the level of real stores in a directory in memory; its schedules are shorter."""
-    warm_up()
-    memory = Path("/dev/shm")
-    with TemporaryDirectory(prefix="raymq-sim-", dir=memory if memory.is_dir() else None) as directory:
-        count = 0
-
-        def run(schedule: Schedule, trace: list[str] | None = None) -> Simulation:
-            nonlocal count
-            count += 1
-            place = Path(directory) / str(count)
-            place.mkdir()
-            with pytest.MonkeyPatch.context() as patch:
-                simulation = StoreSimulation(schedule, place, trace, patch)
-                try:
-                    simulation.run()
-                finally:
-                    for replica in simulation.replicas:
-                        replica.log.close()
-            shutil.rmtree(place)
-            return simulation
-
-        yield Level("--store ", partial(draw, sends=16, faults=6), run)

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from actors.broker.replication.raft.renewal import forget_rebuild, require_rebuild
 from actors.raft.group_record import GROUP_TOPIC, GroupRecordBody, decode_group_record, encode_group_record
 from actors.raft.history import GroupRecord
 from actors.raft.members import Member, Members
@@ -249,9 +250,14 @@ class GroupLog:
     def repair(self, offset: int, records: Buffer) -> bool:
         """Overwrite damaged records with those of the leader. Raises StoreError; see `LogRepair.repair`.
 
-        Returns True if consume queues and index may be wrong and must be rebuilt.
+        Returns True if consume queues and index may be wrong: the next start rebuilds them.
         """
-        return self._store.log_repair.repair(offset, records)
+        root = self._store.root
+        require_rebuild(root)  # first: a replica that stops in between must rebuild, too
+        must_rebuild = self._store.log_repair.repair(offset, records)
+        if not must_rebuild:
+            forget_rebuild(root)
+        return must_rebuild
 
     def confirm(self, offset: int) -> None:
         """Confirm the log up to `offset`, and call the callbacks of the sends that wait for it."""

@@ -134,6 +134,14 @@ def test_pre_vote_is_refused_while_a_leader_is_heard() -> None:
     assert node.term == 1
 
 
+def test_vote_request_that_arrives_after_its_leader_does_not_end_the_lease() -> None:
+    node = a_node()
+    node.on(LeaderNotice(B, 1), 100)
+    assert not sent(node.on(VoteRequest(B, 1, False, 0, 0), 110), VoteResponse)[0].is_granted
+    assert node.leader == B
+    assert not sent(node.on(VoteRequest(C, 2, True, 9, 999), 120), VoteResponse)[0].is_granted
+
+
 def test_leader_opens_only_when_its_first_record_has_a_majority() -> None:
     node = a_node()
     now = elected(node)

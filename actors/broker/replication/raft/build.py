@@ -86,6 +86,10 @@ class RaftBroker:
         if self._restart is not None:
             asyncio.get_running_loop().call_soon(self._restart, reason)
 
+    def call_later(self, delay_s: float, call: Callable[[], None]) -> asyncio.TimerHandle:
+        """Plan a call on the event loop."""
+        return asyncio.get_running_loop().call_later(delay_s, call)
+
     def request_tick(self) -> None:
         """Request a turn of the event loop, which flushes and dispatches."""
         self._parts.loop.server.request_tick()

@@ -10,13 +10,11 @@ what sends have appended, what was flushed, which files were deleted.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from typing import Any, Protocol
 
 from actors.broker.replication.group_log import GroupLog
 from actors.broker.replication.raft.addresses import MemberAddresses
-from actors.broker.replication.raft.renewal import forget_rebuild, require_rebuild
 from actors.raft import effects as do
 from actors.raft.members import Member, Members, NotAllowed
 from actors.raft.messages import Message
@@ -58,6 +56,13 @@ class CannotLead(Exception):
     """The log does not accept the record that a leader appends."""
 
 
+class Timer(Protocol):
+    """A call that is planned."""
+
+    def cancel(self) -> None:
+        """Give up the call."""
+
+
 class Broker(Protocol):
     """What the driver needs of the broker; the methods are called while effects are executed."""
 
@@ -75,6 +80,9 @@ class Broker(Protocol):
 
     def restart(self, reason: str) -> None:
         """Stop the broker and start it again, if anything would start it; called after `fail`."""
+
+    def call_later(self, delay_s: float, call: Callable[[], None]) -> Timer:
+        """Plan a call on the event loop."""
 
     def request_tick(self) -> None:
         """Request a turn of the event loop, which flushes and dispatches."""
@@ -106,7 +114,7 @@ class RaftDriver:
         self._addresses = addresses
         self._broker = broker
         self._is_running = False
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer: Timer | None = None
         self._timer_ms = 0
         self._opening: tuple[int, int] | None = None
         """The term that this replica leads, and the CommitLog offset that it must have flushed to open."""
@@ -254,7 +262,7 @@ class RaftDriver:
             self._timer.cancel()
         self._timer_ms = deadline
         delay_s = max(deadline - self._now(), 1) / 1000
-        self._timer = asyncio.get_running_loop().call_later(delay_s, self._on_timer)
+        self._timer = self._broker.call_later(delay_s, self._on_timer)
 
     def _on_timer(self) -> None:
         self._timer = None
@@ -348,13 +356,11 @@ class RaftDriver:
         self._end = self._flushed = self._min = effect.offset
 
     def _repair(self, effect: do.RepairRange) -> None:
-        require_rebuild(self._store.root)  # first: a replica that stops in between must rebuild, too
         if self._log.repair(effect.offset, effect.records):  # type: ignore[arg-type]
             self._restart_broker(
                 "damaged records were repaired: the next start derives consume queues and index again"
             )
         else:
-            forget_rebuild(self._store.root)
             self._run(lambda: self.node.on(Repaired(), self._now()))
 
     def _lose_leadership(self, effect: do.LoseLeadership) -> None:

@@ -15,7 +15,9 @@ import hashlib
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import Final
 
 from actors.broker.broker_settings import BrokerSettings, raft_member
 from actors.broker.replication.group_log import GroupConfirm, GroupLog
@@ -34,6 +36,7 @@ from store.recovery.summary import read_summary
 from store.store_errors import StoreError
 
 OpenStore = Callable[[ConfirmPolicy], MessageStore]
+DEFAULT_NODE: Final = partial(RaftNode, timing=Timing())
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +53,11 @@ class RaftReplica:
 
 
 def open_replica(
-    settings: BrokerSettings, clock: Clock, rng: random.Random, open_store: OpenStore
+    settings: BrokerSettings,
+    clock: Clock,
+    rng: random.Random,
+    open_store: OpenStore,
+    make_node: Callable[..., RaftNode] = DEFAULT_NODE,
 ) -> RaftReplica:
     """Open the store of the replica that the settings describe.
 
@@ -83,7 +90,7 @@ def open_replica(
         log = GroupLog(store, confirm, group, me)
         log.remove_unfinished_tail()
         now = clock.monotonic_ns() // NS_PER_MS
-        node = RaftNode(me, saved, log.state(bound), now=now, rng=rng, timing=Timing())
+        node = make_node(me, saved, log.state(bound), now=now, rng=rng)
     except BaseException:
         store.close()
         raise
