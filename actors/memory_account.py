@@ -119,12 +119,15 @@ class MemoryAccount:
         self._waiting[share] = None
 
     def grant(self, *, is_pressing: bool = False) -> None:
-        """Grant room to those that wait, first to those that hold the least.
+        """Grant room to those that wait, first to those that would hold the least.
 
         If `is_pressing`, connections that hold more and have stalled are pushed out; to be called regularly.
         """
         while self._waiting:
-            share = min(self._waiting, key=lambda each: (each.network.used_bytes, each.size_bytes))
+            share = min(
+                self._waiting,
+                key=lambda each: (each.network.used_bytes, each.size_bytes + each.requests[0][0]),
+            )
             size_bytes, granted = share.requests[0]
             if not self.fits(size_bytes):
                 if is_pressing and self._push_out(share, size_bytes, is_over=False):

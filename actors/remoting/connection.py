@@ -213,9 +213,10 @@ class Connection(asyncio.BufferedProtocol):
         """Handle the opened socket: register the connection, or abort if there are too many."""
         self._transport = cast("asyncio.Transport", transport)
         self._output.connection_made(self._transport)
-        self._input.connection_made(self._transport)
         name = transport.get_extra_info("peername")
-        if isinstance(name, tuple) and len(name) >= 2:
+        has_name = isinstance(name, tuple) and len(name) >= 2
+        self._input.connection_made(self._transport, name[0] if has_name else "")
+        if has_name:
             host, port = name[0], name[1]
             self.peer = join_address(host, port)
             family = socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -288,7 +289,9 @@ class Connection(asyncio.BufferedProtocol):
         if self.is_closed:
             return
         moved = (self._input.received_bytes, output.written_bytes)
-        if self._stalls.frame.stalled_ms(frame, now_ns) >= limits.idle_ms and frame is not None:
+        if self.hub.account.waiting and self._input.place_age_ms(now_ns) >= limits.crowded_ms:
+            self.abort(f"a frame is incomplete after {limits.crowded_ms / 1000:.0f} s, and others wait")
+        elif self._stalls.frame.stalled_ms(frame, now_ns) >= limits.idle_ms and frame is not None:
             self.abort(f"one frame is incomplete after {limits.idle_ms / 1000:.0f} s")
         elif self._stalls.idle.stalled_ms(moved, now_ns) >= limits.idle_ms:
             self.abort(f"idle for {limits.idle_ms / 1000:.0f} s")

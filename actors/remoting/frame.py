@@ -5,13 +5,13 @@
 All connections of an event loop receive into one shared buffer, because a loop reads one socket at a time.
 The bytes of an incomplete frame are copied (`_kept`) and put in front of the next ones. A long frame is
 received into a buffer of its own, which grows with the received bytes: a peer cannot make this process
-allocate memory by sending a large length.
+allocate memory by sending a large length. Its place in the account of memory is reserved before.
 """
 
 import mmap
 import struct
 from collections.abc import Callable, Iterable, Iterator
-from typing import Final
+from typing import Final, Protocol
 
 from actors.remoting.codes import SerializeType
 from actors.remoting.command import (
@@ -40,7 +40,6 @@ _SHOWN_BYTES: Final = PREFIX.size + len(_JSON_CODE % 9_999_999)
 MAX_SPARE_BYTES: Final = 4 * 1024 * 1024 + 64 * 1024
 # Frames of a stream of batches differ in length by a few bytes, and should fit into the same buffers.
 _ROUND_BYTES: Final = 64 * 1024
-MAX_ASSEMBLY_BYTES: Final = 512 * 1024 * 1024
 Memory = bytearray | mmap.mmap
 
 
@@ -51,12 +50,11 @@ class ReceiveMemory:
     more than copying the bytes.
     """
 
-    __slots__ = ("_spares", "assembly_bytes", "max_assembly_bytes", "shared", "view")
+    __slots__ = ("_spares", "assembly_bytes", "shared", "view")
 
-    def __init__(self, max_assembly_bytes: int = MAX_ASSEMBLY_BYTES) -> None:
+    def __init__(self) -> None:
         self.shared = bytearray(SHARED_BUFFER_BYTES)
         self.view = memoryview(self.shared)
-        self.max_assembly_bytes = max_assembly_bytes
         self.assembly_bytes = 0
         self._spares: list[bytearray] = []
 
@@ -65,8 +63,6 @@ class ReceiveMemory:
 
         A buffer that will be too long to be reused is mapped, because its pages are then released with it.
         From a heap, a thousand incomplete frames of 16 MiB left 500 MiB behind.
-
-        Raises ProtocolError if incomplete frames already use `max_assembly_bytes`.
         """
         for index, spare in enumerate(self._spares):
             if len(spare) >= wanted_bytes and _is_free(spare):
@@ -74,12 +70,6 @@ class ReceiveMemory:
                 return self._spares.pop(index)
         if size_bytes == wanted_bytes <= MAX_SPARE_BYTES:
             size_bytes += -size_bytes % _ROUND_BYTES
-        if self.assembly_bytes + size_bytes > self.max_assembly_bytes:
-            raise ProtocolError(
-                f"all {self.max_assembly_bytes:,} bytes for incomplete frames are in use: "
-                "send fewer large requests at a time",
-                "more traffic than this process can receive",
-            )
         self.assembly_bytes += size_bytes
         if wanted_bytes > MAX_SPARE_BYTES:
             return mmap.mmap(-1, size_bytes, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
@@ -134,6 +124,26 @@ class CodeMarks:
             self.rocketmq += (_ROCKETMQ_CODE.pack(code),)
 
 
+class Room(Protocol):
+    """The place of a long frame in the account of memory."""
+
+    def reserve(self, size_bytes: int) -> bool:
+        """Return True if there is room; otherwise `FrameReader.take_place` is called later."""
+        ...
+
+    def give(self, size_bytes: int) -> None:
+        """Release the place of a frame that is complete or dropped."""
+        ...
+
+
+class _Unlimited:
+    def reserve(self, size_bytes: int) -> bool:
+        return True
+
+    def give(self, size_bytes: int) -> None:
+        pass
+
+
 class FrameReader:
     """Decodes the frames of one connection.
 
@@ -154,13 +164,21 @@ class FrameReader:
         "_long_bytes",
         "_memory",
         "_position",
+        "_room",
         "_was_long",
         "frames",
         "received_bytes",
+        "reserved_bytes",
+        "waits_for_bytes",
     )
 
-    def __init__(self, memory: ReceiveMemory) -> None:
+    def __init__(self, memory: ReceiveMemory, room: Room | None = None) -> None:
         self._memory = memory
+        self._room = room or _Unlimited()
+        self.reserved_bytes = 0
+        """Size of the incomplete long frame."""
+        self.waits_for_bytes = 0
+        """Size of a long frame that waits for its place: the socket must not be read until `take_place`."""
         self._data: bytearray = memory.shared  # undecoded bytes are [_position, _end)
         self._position = 0
         self._end = 0
@@ -295,10 +313,25 @@ class FrameReader:
         if self._long is not None:
             self._memory.release(self._long)
             self._long = None
+        self._give_place()
         self._kept = b""
         self._position = self._end = 0
 
+    def take_place(self) -> None:
+        """Give the frame that waits its place; its bytes were set aside (see `resume`)."""
+        self.reserved_bytes, self.waits_for_bytes = self.waits_for_bytes, 0
+
+    def _give_place(self) -> None:
+        reserved_bytes, self.reserved_bytes, self.waits_for_bytes = self.reserved_bytes, 0, 0
+        self._room.give(reserved_bytes)
+
     def _begin_long(self, size_bytes: int) -> None:
+        if not self.reserved_bytes:
+            if not self._room.reserve(size_bytes):
+                self.waits_for_bytes = size_bytes
+                self.set_aside()
+                return
+            self.reserved_bytes = size_bytes
         available = self._end - self._position
         # Leave free space: a transport that gets an empty buffer closes the connection.
         room = max(FIRST_ALLOCATION_BYTES, 2 * available)
@@ -322,6 +355,7 @@ class FrameReader:
         self._long = None
         self._was_long = size_bytes > SHARED_BUFFER_BYTES
         self._memory.release(memory, is_reusable=True)
+        self._give_place()
         self.frames += 1
         body_at = PREFIX.size + (mark & HEADER_LENGTH_MASK)
         view = memoryview(memory)

@@ -15,6 +15,7 @@ from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import replace
 from typing import Any, Final, Protocol
 
+from actors.memory_account import STALLED_MS, MemoryAccount
 from actors.remoting.busy_poll import BusyPoll
 from actors.remoting.frame import ReceiveMemory
 from actors.remoting.limits import SHED_RATIO, RemotingLimits
@@ -78,10 +79,18 @@ class Peer(Protocol):
 class Hub:
     """State that the connections of one server or one client share. Use it on one event loop only."""
 
-    def __init__(self, clock: Clock, limits: RemotingLimits, tick: Callable[[], None] | None = None) -> None:
+    def __init__(
+        self,
+        clock: Clock,
+        limits: RemotingLimits,
+        tick: Callable[[], None] | None = None,
+        account: MemoryAccount | None = None,
+    ) -> None:
+        """Create the hub; `account` counts the memory that peers make the process keep."""
         self.clock = clock
         self.limits = limits
-        self.memory = ReceiveMemory(limits.max_assembly_bytes)
+        self.memory = ReceiveMemory()
+        self.account = account or MemoryAccount(limits.max_assembly_bytes)
         self.connections: set[Peer] = set()
         self.leaving: set[Peer] = set()  # closed by this side, with output that the peer has not read yet
         self.scheduler = Scheduler(clock, limits)
@@ -96,6 +105,7 @@ class Hub:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._timer: asyncio.TimerHandle | None = None
+        self._presser: asyncio.TimerHandle | None = None
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop:
@@ -198,8 +208,15 @@ class Hub:
         for connection in (*self.connections, *self.leaving):
             connection.check(now_ns)
 
+    def press(self) -> None:
+        """Let stalled requests give way to those that wait for room, regularly until `stop`."""
+        self._presser = self.loop.call_later(STALLED_MS / 1000, self.press)
+        self.account.grant(is_pressing=True)
+
     async def stop(self) -> None:
         """Write the collected responses, close all connections and cancel all tasks."""
+        if self._presser is not None:
+            self._presser.cancel()
         self.flush()
         for connection in tuple(self.connections):
             connection.close("this process is shutting down")

@@ -11,7 +11,8 @@
               │
               ├─ the turn's time is used up       ──► paused as `old`: continued in the next turn
               ├─ the output is full               ──► paused until a flush, or until the peer has read
-              └─ too many costly requests waiting ──► paused until half of them are handled
+              ├─ too many costly requests waiting ──► paused until half of them are handled
+              └─ a long frame without its place ──► paused until others have released memory
 
 While a connection is paused its socket is not read and undecoded bytes are kept. A costly request with a body
 is handled immediately, because keeping it could take as much memory as a whole frame.
@@ -22,12 +23,14 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final, Protocol
 
+from actors.memory_account import Share
 from actors.remoting.codes import FLAG_RESPONSE
 from actors.remoting.command import RemotingCommand
 from actors.remoting.frame import CodeMarks, FrameReader
 from actors.remoting.hub import Hub
 from actors.remoting.output_buffer import OutputBuffer
 from actors.remoting.remoting_errors import ProtocolError
+from store.clock import NS_PER_MS
 
 # Buffer size offered when the turn's time is used up: most of what a peer sends stays in the kernel.
 _LATE_READ_BYTES: Final = 16 * 1024
@@ -40,6 +43,10 @@ _ASIDE_BYTES: Final = 16 * 1024
 _REQUESTS_PER_CLOCK_CHECK: Final = 4
 # After a frame that `take` left, this many requests are decoded before frames are offered again.
 _DECODED_AFTER_REFUSAL: Final = 8
+
+
+# Time after which an incomplete long frame gives way to others.
+_STALLED_NS: Final = 1_000_000_000
 
 
 class RequestCodes(Protocol):
@@ -91,7 +98,9 @@ class InputQueue:
         self._take_response = take_response
         self._refuse = refuse
         self._transport: asyncio.ReadTransport | None = None
-        self._reader = FrameReader(hub.memory)
+        self._reader = FrameReader(hub.memory, self)
+        self._share: Share | None = None
+        self._reserved_ns = 0
         self._waiting: deque[RemotingCommand | Callable[[], None]] = (
             deque()
         )  # costly requests and `add_costly` work
@@ -116,9 +125,10 @@ class InputQueue:
         """Number of bytes received since the connection was opened."""
         return self._reader.received_bytes
 
-    def connection_made(self, transport: asyncio.ReadTransport) -> None:
-        """Set the transport whose reading is paused and resumed."""
+    def connection_made(self, transport: asyncio.ReadTransport, host: str) -> None:
+        """Set the transport whose reading is paused and resumed, and the IP address of the peer."""
         self._transport = transport
+        self._share = self._hub.account.share(host, self._push_out)
 
     def get_buffer(self) -> memoryview:
         """Return the buffer for the next bytes of the socket."""
@@ -181,6 +191,45 @@ class InputQueue:
         self._waiting.clear()
         self._is_set_aside = False
         self._reader.close()
+        if self._share is not None:
+            self._share.close()
+
+    # ---- for the reader --------------------
+
+    def reserve(self, size_bytes: int) -> bool:
+        """Return True if there is room for a long frame; otherwise it waits, and the socket is not read."""
+        self._reserved_ns = self._scheduler.now_ns()
+        return self._share is None or self._share.take(size_bytes, self._has_room)
+
+    def place_age_ms(self, now_ns: int) -> int:
+        """Return how long ago an incomplete long frame got its place; 0 without one."""
+        return (now_ns - self._reserved_ns) // NS_PER_MS if self._reader.reserved_bytes else 0
+
+    def give(self, size_bytes: int) -> None:
+        """Release the place of a frame that is complete or dropped."""
+        if self._share is not None:
+            self._share.give(size_bytes)
+
+    def _has_room(self) -> None:
+        self._reserved_ns = self._scheduler.now_ns()
+        self._reader.take_place()
+        self._read_later(is_new=False)
+
+    def _push_out(self, is_over: bool) -> bool:
+        """Close the connection if its long frame is incomplete; return False if it has none."""
+        reader, stalled_ns = self._reader, self._scheduler.now_ns() - _STALLED_NS
+        if not reader.reserved_bytes or (not is_over and self._reserved_ns > stalled_ns):
+            return False
+        self._refuse(
+            ProtocolError(
+                f"a frame of {reader.reserved_bytes:,} bytes is incomplete, and others need its place: "
+                "send fewer and smaller frames at a time",
+                "more traffic than this process can receive",
+            )
+        )
+        return True
+
+    # ---- internal --------------------
 
     def _continue_reading(self) -> None:
         """Decode the kept bytes and resume reading the socket.
@@ -189,7 +238,7 @@ class InputQueue:
         schedules the connection again.
         """
         self._is_queued = False
-        if self._halted or self._output.is_full or self._has_many_waiting:
+        if self._halted or self._output.is_full or self._has_many_waiting or self._reader.waits_for_bytes:
             return
         self._is_paused = False
         self._reader.resume()
@@ -262,6 +311,7 @@ class InputQueue:
                     break
         except ProtocolError as error:
             self._refuse(error)
+        self._pause_for_room()
         if has_cheap:
             scheduler.took_cheap(began_ns)
         if self._waiting:
@@ -285,6 +335,12 @@ class InputQueue:
             self._is_paused = True
             self._transport.pause_reading()
             self._read_later(is_new=is_new)
+
+    def _pause_for_room(self) -> None:
+        """Do not read the socket while a long frame waits for its place."""
+        if self._reader.waits_for_bytes and not self._is_paused and self._transport is not None:
+            self._is_paused = True
+            self._transport.pause_reading()
 
     def _read_later(self, *, is_new: bool) -> None:
         if not self._is_queued:

@@ -3,8 +3,6 @@
 from dataclasses import dataclass
 from typing import Final
 
-from actors.remoting.frame import MAX_ASSEMBLY_BYTES
-
 # Connections are closed only at this multiple of `max_unread_bytes`: each peer gets one turn's responses
 # before it is known to be behind, so many peers can exceed the limit for a short time.
 SHED_RATIO: Final = 1.5
@@ -41,7 +39,10 @@ class RemotingLimits:
     max_connections: int = 20_000
     max_connections_per_address: int = 0
     """Limit of connections of one IP address, also of those that have sent nothing yet; 0: no limit."""
-    max_assembly_bytes: int = MAX_ASSEMBLY_BYTES
+    max_assembly_bytes: int = 512 * 1024 * 1024
+    """Limit on the incomplete frames of all connections (`actors.memory_account`)."""
+    crowded_ms: int = 10_000
+    """Time after which an incomplete long frame is dropped with its connection while others wait for room."""
     connect_timeout_ms: int = 3_000
     handshake_timeout_ms: int = 10_000
     """Time from the first byte of a TLS handshake after which a server closes an unfinished one."""

@@ -57,6 +57,7 @@ class RemotingServer:
         self._server = await loop.create_server(self._accept, sock=listener, backlog=_BACKLOG)
         self.port = int(listener.getsockname()[1])
         self._sweep()
+        self.hub.press()
         return self.port
 
     async def also_listen(self, host: str, port: int) -> None:

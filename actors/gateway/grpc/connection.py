@@ -45,6 +45,7 @@ _PREFACE: Final = b"PRI * HTTP/2"
 _READ_BYTES: Final = 64 * 1024
 _COLLECTED_MAX: Final = 256 * 1024
 _UNWRITTEN_MAX: Final = 1024 * 1024
+_PUSHED_OUT: Final = 1 / 8
 _CONNECTION_BYTES: Final = 16 * 1024
 """Size of a connection without its calls."""
 
@@ -271,6 +272,8 @@ class GrpcConnection(asyncio.BufferedProtocol):
             call.arrived(data, self._active_ns)
         except CallFailed as error:
             self._finish(call, error.code, error.message)
+        if call.intake:
+            self._start(call)
         return True
 
     def ended(self, stream_id: int) -> None:
@@ -278,6 +281,7 @@ class GrpcConnection(asyncio.BufferedProtocol):
         call = self._calls.get(stream_id)
         if call is not None:
             call.intake.end()
+            self._start(call)
 
     def reset(self, stream_id: int) -> None:
         """Cancel a call."""
@@ -329,7 +333,13 @@ class GrpcConnection(asyncio.BufferedProtocol):
                 self._finish, call, StatusCode.DEADLINE_EXCEEDED, f"no response within {timeout}"
             )
             call.deadline = self._hub.loop.call_later(timeout_ns / 1e9, expire)
-        call.task = self._hub.loop.create_task(self._serve(call))
+        if call.method.is_stream:
+            self._start(call)
+
+    def _start(self, call: Call) -> None:
+        """Begin to serve a call; a unary one when its request has arrived: many may be incomplete."""
+        if call.task is None and call.trailers is None and not self._is_closing:
+            call.task = self._hub.loop.create_task(self._serve(call))
 
     # ---- responses --------------------
 
@@ -424,7 +434,7 @@ class GrpcConnection(asyncio.BufferedProtocol):
             self._mark_dirty()
 
     def _push_out(self, is_over: bool) -> bool:
-        """Fail the call that holds the most and waits for the peer; return False without one."""
+        """Fail the calls that hold the most and wait for the peer; return False without one."""
         stalled_ns = self._hub.clock.monotonic_ns() - STALLED_MS * NS_PER_MS
         calls = [
             each
@@ -433,15 +443,17 @@ class GrpcConnection(asyncio.BufferedProtocol):
         ]
         if not calls or self._is_closing:
             return False
-        call = max(calls, key=lambda each: each.size_bytes)
-        call.trailers = None  # its responses may be complete and unread
-        self._finish(
-            call,
-            StatusCode.RESOURCE_EXHAUSTED,
-            f"this call holds {call.size_bytes:,} of the {self._account.limit_bytes:,} bytes for requests "
-            "and responses (queued_max_request_bytes), and others need them: send fewer requests at a time, "
-            "and read the responses",
-        )
+        kept_bytes = self._share.size_bytes * (1 - _PUSHED_OUT)
+        for call in sorted(calls, key=lambda each: -each.size_bytes):
+            call.trailers = None  # its responses may be complete and unread
+            self._finish(
+                call,
+                StatusCode.RESOURCE_EXHAUSTED,
+                f"this call holds {call.size_bytes:,} of {self._account.limit_bytes:,} bytes of requests "
+                "and responses (queued_max_request_bytes), and others need them: send less at a time",
+            )
+            if self._share.size_bytes <= kept_bytes:
+                break
         return True
 
     def _is_overdue(self, call: Call, now_ns: int) -> bool:

@@ -13,7 +13,7 @@ from actors.gateway.grpc.decoder import Decoder
 from actors.gateway.grpc.engine import NewEngine
 from actors.gateway.grpc.ngh2_engine import Ngh2Engine
 from actors.host.trim import trim_if_released
-from actors.memory_account import STALLED_MS, MemoryAccount
+from actors.memory_account import MemoryAccount
 from actors.remoting.hub import Hub
 from actors.remoting.limits import RemotingLimits
 from actors.remoting.server import bound_socket
@@ -22,7 +22,6 @@ from actors.remoting.tls.gate import TlsGate
 from store.clock import Clock
 
 _SWEEP_S: Final = 5.0
-_PRESS_S: Final = STALLED_MS / 1000
 _DRAIN_CHECK_S: Final = 0.05
 _BACKLOG: Final = 1024
 
@@ -51,7 +50,7 @@ class GrpcServer:
             tls: the server's certificate; the first byte of a connection decides whether it uses TLS.
             new_engine: makes the engine of a connection, `Ngh2Engine` or `H2Engine`.
         """
-        self.hub = Hub(clock, limits)
+        self.hub = Hub(clock, limits, account=account)
         self.account = account
         self.port = 0
         self.tls = tls
@@ -61,7 +60,6 @@ class GrpcServer:
         self._new_engine = new_engine
         self._server: asyncio.Server | None = None
         self._sweeper: asyncio.TimerHandle | None = None
-        self._presser: asyncio.TimerHandle | None = None
 
     async def start(self, host: str, port: int) -> int:
         """Listen on a port; 0 lets the system choose one. Return the port. Raises OSError if it is in use."""
@@ -70,14 +68,13 @@ class GrpcServer:
         self._server = await loop.create_server(self._accept, sock=listener, backlog=_BACKLOG)
         self.port = int(listener.getsockname()[1])
         self._sweep()
-        self._press()
+        self.hub.press()
         return self.port
 
     async def stop(self, drain_ms: int = 0) -> None:
         """Stop listening, let the open calls end for up to `drain_ms`, and close all connections."""
-        for timer in (self._sweeper, self._presser):
-            if timer is not None:
-                timer.cancel()
+        if self._sweeper is not None:
+            self._sweeper.cancel()
         server, self._server = self._server, None
         if server is not None:
             server.close()
@@ -105,7 +102,3 @@ class GrpcServer:
         self._sweeper = self.hub.loop.call_later(_SWEEP_S, self._sweep)
         self.hub.sweep()
         trim_if_released(self.account)
-
-    def _press(self) -> None:
-        self._presser = self.hub.loop.call_later(_PRESS_S, self._press)
-        self.account.grant(is_pressing=True)

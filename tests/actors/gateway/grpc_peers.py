@@ -25,8 +25,8 @@ from actors.memory_account import MemoryAccount
 from actors.remoting.limits import RemotingLimits
 from store.clock import SystemClock
 
-ECHO, SLOW, FAIL, BUG, MANY, TALK = (
-    f"/test/{name}" for name in ("Echo", "Slow", "Fail", "Bug", "Many", "Talk")
+ECHO, SLOW, FAIL, BUG, MANY, TALK, TAKE = (
+    f"/test/{name}" for name in ("Echo", "Slow", "Fail", "Bug", "Many", "Talk", "Take")
 )
 BOMB = gzip.compress(bytes(100_000))
 ENCODE, DECODE = SendMessageRequest.SerializeToString, SendMessageRequest.FromString
@@ -47,12 +47,16 @@ class Service:
             FAIL: unary(self.fail),
             BUG: unary(self.bug),
             MANY: Method(SendMessageRequest, self.many, is_stream=True),
+            TAKE: unary(self.take),
             TALK: Method(SendMessageRequest, self.talk, is_stream=True),
         }
 
     async def echo(self, call: Call, request: SendMessageRequest) -> SendMessageRequest:
         self.metadata.append(dict(call.metadata))
         return request
+
+    async def take(self, call: Call, request: SendMessageRequest) -> SendMessageRequest:
+        return message(len(request.messages[0].body) % 1000)
 
     async def slow(self, call: Call, request: SendMessageRequest) -> SendMessageRequest:
         self.started += 1

@@ -24,6 +24,7 @@ from actors.gateway.grpc.status import StatusCode
 from tests.actors.gateway.grpc_peers import (
     ECHO,
     SLOW,
+    TAKE,
     TALK,
     RawPeer,
     caller,
@@ -129,11 +130,11 @@ def test_good_calls_succeed_while_others_fill_the_memory(
 
 def test_large_requests_wait_for_their_turn(engine: NewEngine) -> None:
     async def run() -> None:
-        async with serving(engine, LOWERED, 2 * LIMIT) as (_, server):
+        async with serving(engine, LOWERED, LIMIT) as (_, server):
             channels = [grpc.aio.insecure_channel(f"127.0.0.1:{server.port}", [("n", n)]) for n in range(12)]
-            found = await asyncio.gather(*(caller(each, ECHO)(message(1_000_000)) for each in channels))
-            assert [len(each.messages[0].body) for each in found] == [1_000_000] * 12
-            assert server.account.peak_bytes <= 2 * LIMIT
+            found = await asyncio.gather(*(caller(each, TAKE)(message(1_000_005)) for each in channels))
+            assert [len(each.messages[0].body) for each in found] == [5] * 12
+            assert server.account.peak_bytes <= LIMIT
             for channel in channels:
                 await channel.close()
 

@@ -164,15 +164,6 @@ def test_memory_of_incomplete_long_frames_is_released_to_the_system() -> None:
     assert anonymous_bytes(os.getpid()) - before < held // 4
 
 
-def test_buffers_of_incomplete_frames_have_a_common_limit() -> None:
-    memory = ReceiveMemory(max_assembly_bytes=2 * FIRST_ALLOCATION_BYTES)
-    readers = [FrameReader(memory) for _ in range(3)]
-    feed(readers[0], PREFIX.pack(MAX_FRAME_BYTES, 100))
-    feed(readers[1], PREFIX.pack(MAX_FRAME_BYTES, 100))
-    with pytest.raises(ProtocolError, match="are in use"):
-        feed(readers[2], PREFIX.pack(MAX_FRAME_BYTES, 100))
-
-
 def test_frames_set_aside_are_decoded_later_without_affecting_others() -> None:
     memory = ReceiveMemory()
     reader, other = FrameReader(memory), FrameReader(memory)
