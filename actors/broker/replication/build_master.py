@@ -23,13 +23,14 @@ def build_master(parts: BrokerParts) -> Capability:
     Raises StoreError if `ha_tls` is set and a certificate is invalid.
     """
     settings, loop, role = parts.settings, parts.loop, parts.role
+    address = parts.identity.ha_address
 
     def master() -> str | None:
         return parts.registration.master.ha_server_addr
 
     if not settings.replication:
         return Capability(
-            rows=tuple(HaRequests(loop.store, lambda: role.role, master, _no_slaves).rows()),
+            rows=tuple(HaRequests(loop.store, lambda: role.role, master, _no_slaves, address).rows()),
             figures=_figures(None),
         )
     hub, is_master = loop.server.hub, frozenset({Role.MASTER})
@@ -48,7 +49,7 @@ def build_master(parts: BrokerParts) -> Capability:
     every = partial(periodic, parts.supervisor, roles=is_master, needs_end=False)  # slaves confirm the log
     reload = () if tls is None else (every("ha-tls", interval_ms=RELOAD_MS, act=tls.reload),)
     return Capability(
-        rows=tuple(HaRequests(loop.store, lambda: role.role, master, server.slaves).rows()),
+        rows=tuple(HaRequests(loop.store, lambda: role.role, master, server.slaves, address).rows()),
         services=(
             RoleService("ha-port", is_master, server.start, server.stop, needs_end=False),
             every("ha-sweep", interval_ms=SWEEP_MS, act=server.sweep),

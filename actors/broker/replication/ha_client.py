@@ -18,6 +18,7 @@ from actors.broker.broker_settings import FOLLOWING, STOPPED
 from actors.broker.loop.reads import Reads
 from actors.broker.replication.group_epochs import GroupEpochs, StaleMaster
 from actors.broker.replication.ha_frames import HaFrameReader, encode_report
+from actors.broker.replication.ha_requests import HA_ADDRESS
 from actors.broker.replication.log_copy import LogBounds, LogCopy, LogDiverged, join_offset
 from actors.remoting.bodies.routes import decode_kv_table
 from actors.remoting.client import RemotingClient, parse_address
@@ -29,6 +30,7 @@ from actors.remoting.tls.contexts import ClientTls
 from store.clock import NS_PER_MS, Clock
 from store.disk.files import explain
 from store.logs import get_logger
+from store.message.json_text import parse_rocketmq_json
 from store.message_store import MessageStore
 from store.ownership.divergence import Divergence, remove_divergence, write_divergence
 from store.ownership.first_copy import begin_first_copy
@@ -153,7 +155,8 @@ class HaClient:
         if not master.master_addr:
             raise _NoMaster("no nameserver knows a master of this broker")
         self.master = master.master_addr
-        if not master.ha_server_addr:
+        ha_address = await self._ha_address(master)
+        if not ha_address:
             raise _NoMaster(f"the master {self.master} has no HA port: set `replication` on it")
         store = self._store
         epochs = await self._epochs.of_master(self._client, self.master)
@@ -166,7 +169,7 @@ class HaClient:
         copy = LogCopy(store, begin, tail, bounds.end)
         if not held.end:
             await asyncio.to_thread(begin_first_copy, store.root)
-        host, port = parse_address(master.ha_server_addr)
+        host, port = parse_address(ha_address)
         context = None if self._tls is None else self._tls.current
         async with asyncio.timeout(CONNECT_TIMEOUT_MS / 1000):
             reader, writer = await asyncio.open_connection(host, port, limit=READ_BYTES, ssl=context)
@@ -175,6 +178,14 @@ class HaClient:
         finally:
             self.joined = ""
             writer.close()
+
+    async def _ha_address(self, master: RegisterBrokerResponse) -> str:
+        """Return the address of the master's HA port: from the master if it has proved itself."""
+        if not (await self._client.connect(self.master)).is_proven:
+            return master.ha_server_addr or ""
+        command = RemotingCommand(RequestCode.GET_BROKER_HA_STATUS)
+        response = await self._client.ask(self.master, command, REQUEST_TIMEOUT_MS)
+        return str(parse_rocketmq_json(response.body).get(HA_ADDRESS, ""))
 
     async def _check_file_size(self, master: str) -> None:
         """Raise LogDiverged if the files of the master's log have another size."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from typing import Final
 
 import orjson
 
@@ -24,6 +25,10 @@ _NO_CLIENT = {
 """The part for slaves; mqadmin expects all its fields from masters too. Times and speed are not measured."""
 
 
+HA_ADDRESS: Final = "haServerAddr"
+"""RayMQ's field with the address that slaves connect to."""
+
+
 class HaRequests:
     """Request handler for the state of the replication."""
 
@@ -33,6 +38,7 @@ class HaRequests:
         role: Callable[[], Role],
         master: Callable[[], str | None],
         slaves: Callable[[], Sequence[SlaveState]],
+        address: str,
     ) -> None:
         """Create the handler.
 
@@ -41,11 +47,13 @@ class HaRequests:
             role: returns the current role of the broker.
             master: returns the HA address of the master of a slave; None while it is unknown.
             slaves: returns the connected slaves of a master.
+            address: the HA address of this broker; empty if the port is closed.
         """
         self._store = store
         self._role = role
         self._master = master
         self._slaves = slaves
+        self._address = address
 
     def rows(self) -> Iterable[RequestRow]:
         """Return the entries of the request table that this class handles."""
@@ -70,6 +78,7 @@ class HaRequests:
                 }
                 for each in slaves
             ],
+            HA_ADDRESS: self._address,
             "inSyncSlaveNums": sum(each.is_in_sync for each in slaves),
             "master": is_master,
             "masterCommitLogMaxOffset": end,

@@ -364,3 +364,29 @@ def test_slave_of_a_foreign_master_copies_nothing_and_reveals_nothing(tmp_path: 
             await peer.client.close()
 
     run(story)
+
+
+def test_slave_reads_the_log_only_from_the_port_that_its_master_names(tmp_path: Path) -> None:
+    """The master is registered with the HA address of a foreign process."""
+
+    async def story() -> None:
+        access = {"authentication_enabled": True, "inner_credentials_file": inner_file(tmp_path)}
+        async with (
+            protected_cluster(tmp_path) as (nameserver, _, other),
+            relaying(other.address) as (foreign, relay),
+            a_process(tmp_path) as inner,
+        ):
+            pair = {"broker_name": "pair", "nameservers": [nameserver.address], **access}
+            port = {"ha_listen_port": free_port(), "ha_allow_unauthenticated": True, "replication": "async"}
+            async with serving(settings_of(tmp_path / "m", **pair, **port)) as master:
+                header = RegisterBrokerHeader("pair", master.broker.address, "DefaultCluster", 0, foreign)
+                registered = RemotingCommand(RequestCode.REGISTER_BROKER, header.to_ext())
+                await inner.ask(nameserver.address, registered, TIMEOUT_MS)
+                async with serving(settings_of(tmp_path / "s", role="slave", **pair)) as slave:
+                    assert slave.broker.graph.registration.master.ha_server_addr == foreign
+                    await eventually_async(
+                        lambda: slave.broker.describe()["replication_state"] == "following"
+                    )
+            assert not relay.connections
+
+    run(story)
