@@ -9,6 +9,7 @@ import os
 import subprocess
 import sys
 import tarfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +23,10 @@ from actors.remoting.client import RemotingClient
 from actors.remoting.codes import RequestCode
 from actors.remoting.command import RemotingCommand
 from actors.remoting.hot_headers import SendMessageHeader
+from actors.remoting.remoting_errors import RemotingError
 from actors.remoting.signing import Signer
 from store.clock import SystemClock
+from store.ownership.identity import read_name
 from tests.actors.broker.auth.access_peers import INNER, inner_file
 from tests.actors.broker.brokers import SMALL_STORE, TIMEOUT_MS
 from tests.actors.gateway.gateways import GrpcClient, message
@@ -34,7 +37,6 @@ from tests.ports import free_port
 REPO = Path(__file__).parents[3]
 OLDER = "7a30149b"
 """The last commit whose processes neither name receivers nor sign responses."""
-ORDER = ("nameserver", "rebalancer", "master", "slave", "gateway")
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +60,18 @@ class Process:
         self.address = ""
         self._running: asyncio.subprocess.Process | None = None
 
+    async def create_store(self, code: Path, **more: Any) -> None:
+        """Start a replica of a Raft group that is to be told the ids of the stores: it only creates its own."""
+        await self._run(code, more)
+        assert not await self._line()
+        await self.stop()
+
     async def start(self, code: Path, **more: Any) -> None:
+        await self._run(code, more)
+        self.address = await self._line()
+        assert self.address, f"{self.kind} did not start"
+
+    async def _run(self, code: Path, more: dict[str, Any]) -> None:
         script = Path(__file__).with_name("one_process.py")
         self._running = await asyncio.create_subprocess_exec(
             sys.executable,
@@ -70,8 +83,6 @@ class Process:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
         )
-        self.address = await self._line()
-        assert self.address, f"{self.kind} did not start"
 
     async def describe(self) -> dict[str, Any]:
         assert self._running is not None
@@ -92,48 +103,62 @@ class Process:
         return (await self._running.stdout.readline()).decode().strip()
 
 
-def cluster_of(root: Path) -> dict[str, Process]:
-    """Return the processes of a cluster with access control, by name."""
-    ports = {name: free_port() for name in (*ORDER, "master-ha", "slave-ha")}
-    access = {"authentication_enabled": True, "inner_credentials_file": str(inner_file(root))}
-    at = {name: f"127.0.0.1:{port}" for name, port in ports.items()}
-    routes = {**access, "nameservers": [at["nameserver"]]}
+class UpgradedCluster:
+    """A cluster with access control, which has a pair of brokers or a Raft group."""
 
-    def listener(name: str, **more: Any) -> dict[str, Any]:
-        return {"listen_port": ports[name], "metrics_port": 0, **more}
+    def __init__(self, root: Path, brokers: Mapping[str, dict[str, Any]]) -> None:
+        self.brokers = tuple(brokers)
+        names = ("nameserver", "rebalancer", *brokers, "gateway")
+        ports = {name: free_port() for name in (*names, *(f"{each}-ha" for each in brokers))}
+        access = {"authentication_enabled": True, "inner_credentials_file": str(inner_file(root))}
+        at = {name: f"127.0.0.1:{port}" for name, port in ports.items()}
+        routes = {**access, "nameservers": [at["nameserver"]]}
+        of_each: dict[str, dict[str, Any]] = {
+            "nameserver": access,
+            "rebalancer": {**routes, "data_dir": str(root / "rebalancer")},
+            "gateway": {**routes, "route_cache_ms": 500},
+        }
+        for name, more in brokers.items():
+            of_each[name] = {
+                **routes,
+                "authorization_enabled": True,
+                "rebalancers": [at["rebalancer"]],
+                "store_root": str(root / name),
+                "store": {**SMALL_STORE, "flush": "async"},
+                "vip_channel": False,
+                **more,
+            }
+            if more["replication"] != "raft":
+                of_each[name] |= {"ha_listen_port": ports[f"{name}-ha"], "ha_allow_unauthenticated": True}
+        self.processes = {
+            name: Process(
+                "broker" if name in brokers else name,
+                {"listen_port": ports[name], "metrics_port": 0, **of_each[name]},
+            )
+            for name in names
+        }
+        self._at = at
 
-    def broker(name: str, **more: Any) -> dict[str, Any]:
-        return listener(
-            name,
-            **routes,
-            authorization_enabled=True,
-            rebalancers=[at["rebalancer"]],
-            store_root=str(root / name),
-            store={**SMALL_STORE, "flush": "async"},
-            vip_channel=False,
-            replication="async",
-            ha_listen_port=ports[f"{name}-ha"],
-            ha_allow_unauthenticated=True,
-            **more,
-        )
+    async def prepare(self, code: Path) -> None:
+        """Create the stores of a Raft group, whose ids are in the settings of its members."""
+        ids = {}
+        for name in self.brokers:
+            process = self.processes[name]
+            if process.settings["replication"] == "raft":
+                members = [f"@{self._at[each]}" for each in self.brokers]
+                await process.create_store(code, raft_members=members)
+                found = read_name(Path(process.settings["store_root"]))
+                assert found is not None
+                ids[name] = found.store_id
+        for name in ids:
+            self.processes[name].settings["raft_members"] = [f"{ids[to]}@{self._at[to]}" for to in ids]
 
-    return {
-        "nameserver": Process("nameserver", listener("nameserver", **access)),
-        "rebalancer": Process(
-            "rebalancer", listener("rebalancer", **routes, data_dir=str(root / "rebalancer"))
-        ),
-        "master": Process("broker", broker("master")),
-        "slave": Process("broker", broker("slave", role="slave")),
-        "gateway": Process("gateway", listener("gateway", **routes)),
-    }
-
-
-class Story:
-    """Checks that the cluster works, whichever versions its processes have."""
-
-    def __init__(self, processes: dict[str, Process], channel: grpc.aio.Channel) -> None:
-        self._processes = processes
-        self._channel = channel
+    async def master(self) -> str:
+        """Return the address of the broker that is the master or the leader; empty without one."""
+        for name in self.brokers:
+            if (await self.processes[name].describe())["role"] == "master":
+                return self.processes[name].address
+        return ""
 
     async def as_older(self, code: int, ext: dict[str, str], body: bytes) -> int:
         """Send a request of the inner user to the master as an older process does; return the code."""
@@ -141,7 +166,9 @@ class Story:
         Signer(INNER).sign(command, SystemClock().wall_ms())
         client = RemotingClient(SystemClock())
         try:
-            return (await client.invoke(self._processes["master"].address, command, TIMEOUT_MS)).code
+            return (await client.invoke(await self.master(), command, TIMEOUT_MS)).code
+        except RemotingError:
+            return -1
         finally:
             await client.close()
 
@@ -154,57 +181,64 @@ class Story:
         await eventually_async(is_stored)
 
     async def create_user(self, name: str) -> None:
+        """Create a user, and wait until all brokers have it."""
         body = UserInfo(name, f"{name}-secret", "Super").encode()
         assert await self.as_older(RequestCode.AUTH_CREATE_USER, UserHeader(name).to_ext(), body) == 0
+        for each in self.brokers:
+            path = Path(self.processes[each].settings["store_root"]) / "config/raymqAccess.json"
+            await eventually_async(
+                lambda path=path: path.exists() and f'"{name}"' in path.read_text(), f"{each} has {name}"
+            )
 
-    async def status(self, name: str, secret: str) -> int:
-        """Send a message through the gateway; return the status."""
-        cluster: Any = None
-        client = GrpcClient(cluster, self._channel, cluster, signed(name, secret))
-        return int((await client.send(message("T"))).status.code)
+    async def check(self, channel: grpc.aio.Channel, step: str) -> None:
+        """Send through the gateway, and wait until all brokers have the message."""
 
-    async def check(self, step: str) -> None:
+        async def status(name: str, secret: str) -> int:
+            cluster: Any = None
+            client = GrpcClient(cluster, channel, cluster, signed(name, secret))
+            return int((await client.send(message("T"))).status.code)
+
         async def is_sent() -> bool:
-            return await self.status("root", "root-secret") == Code.OK
+            return await status("root", "root-secret") == Code.OK
 
         await eventually_async(is_sent, f"a send succeeds after {step}")
-        assert await self.status("root", "guess") == Code.UNAUTHORIZED, step
+        assert await status("root", "guess") == Code.UNAUTHORIZED, step
 
         async def is_copied() -> bool:
-            master, slave = [await self._processes[each].describe() for each in ("master", "slave")]
-            return slave["replication_state"] == "following" and slave["confirmed"] == master["confirmed"]
+            found = [await self.processes[each].describe() for each in self.brokers]
+            return len({each["confirmed"] for each in found}) == 1
 
-        await eventually_async(is_copied, f"the slave has all messages after {step}")
+        await eventually_async(is_copied, f"all brokers have all messages after {step}")
 
-    async def until_copied(self, name: str) -> None:
-        path = Path(self._processes["slave"].settings["store_root"]) / "config/raymqAccess.json"
-        await eventually_async(
-            lambda: path.exists() and f'"{name}"' in path.read_text(), f"the slave has user {name}"
-        )
+
+PAIR = {"master": {"replication": "async"}, "slave": {"replication": "async", "role": "slave"}}
+GROUP = {f"replica-{each}": {"replication": "raft", "replica": each} for each in range(3)}
 
 
 @pytest.mark.extended
-def test_cluster_with_access_control_is_upgraded_process_by_process(tmp_path: Path, older_code: Path) -> None:
+@pytest.mark.parametrize("brokers", [PAIR, GROUP], ids=["pair", "raft"])
+def test_cluster_with_access_control_is_upgraded_process_by_process(
+    tmp_path: Path, older_code: Path, brokers: Mapping[str, dict[str, Any]]
+) -> None:
     async def story() -> None:
-        processes = cluster_of(tmp_path)
+        cluster = UpgradedCluster(tmp_path, brokers)
+        processes = cluster.processes
         try:
-            for name in ORDER:
-                await processes[name].start(older_code)
+            await cluster.prepare(older_code)
+            for process in processes.values():
+                await process.start(older_code)
             async with grpc.aio.insecure_channel(processes["gateway"].address) as channel:
-                story = Story(processes, channel)
-                await story.create_topic()
-                await story.create_user("root")
-                await story.until_copied("root")
-                await story.check("the start")
-                for step, more in (("upgrade", {"accept_unsigned_responses": True}), ("end of it", {})):
-                    for name in ORDER:
-                        await processes[name].stop()
-                        await processes[name].start(REPO, **more)
-                        await story.check(f"{step} of {name}")
-                    await story.create_user(step.replace(" ", "-"))
-                    await story.until_copied(step.replace(" ", "-"))
+                await cluster.create_topic()
+                await cluster.create_user("root")
+                await cluster.check(channel, "the start")
+                for step, more in (("upgrade", {"accept_unsigned_responses": True}), ("end", {})):
+                    for name, process in processes.items():
+                        await process.stop()
+                        await process.start(REPO, **more)
+                        await cluster.check(channel, f"{step} of {name}")
+                    await cluster.create_user(step)
         finally:
-            for name in reversed(ORDER):
-                await processes[name].stop()
+            for process in reversed(processes.values()):
+                await process.stop()
 
     asyncio.run(story())
