@@ -6,7 +6,7 @@ from functools import partial
 
 from actors.remoting.calls import Callback
 from actors.remoting.chain import Chain
-from actors.remoting.clients.proofs import Demand, RequestSigner
+from actors.remoting.clients.proofs import NEEDS_PROOF, Demand, RequestSigner
 from actors.remoting.codes import ResponseCode
 from actors.remoting.command import RemotingCommand
 from actors.remoting.connection import Connection
@@ -91,8 +91,8 @@ class RemotingClient:
 
         Raises ConnectFailed, TimedOut or Closed if there is no response, NotProven if it is not to be used.
         """
-        if self._signer is not None and self._signer.needs_proof(command):
-            refusal = await self._prove(address, await self.connect(address), timeout_ms)
+        if command.code in NEEDS_PROOF:
+            refusal = await self.prove(address, timeout_ms)
             if refusal is not None:
                 return refusal
         future: asyncio.Future[RemotingCommand] = self.hub.loop.create_future()
@@ -283,6 +283,15 @@ class RemotingClient:
         if problem is not None and address not in self._unproven:
             self._unproven.add(address)
             _log.warning("peer_not_proven", address=address, reason=problem.reason)
+
+    async def prove(self, address: str, timeout_ms: int) -> RemotingCommand | None:
+        """Let the process at an address prove that it knows the key of this client; return its refusal.
+
+        Without keys, and with RocketMQ's signature, nothing is proved. Raises as `invoke`.
+        """
+        if self._signer is None or not self._signer.can_prove:
+            return None
+        return await self._prove(address, await self.connect(address), timeout_ms)
 
     async def _prove(self, address: str, connection: Connection, timeout_ms: int) -> RemotingCommand | None:
         """Let the peer prove that it knows the key of this client's requests; return its refusal.

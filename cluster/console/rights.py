@@ -6,15 +6,26 @@ figures have no broker behind them: one that responds now must permit them. No a
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from cluster.client import Admin
 from cluster.client.errors import ClientError, PermissionDenied
 from cluster.console.api_errors import ApiError
+from store.logs import get_logger
+
+_log = get_logger(__name__)
 
 
 class Rights:
-    """Asks brokers what a user may see. The first one that responds decides."""
+    """Asks brokers what a user may see. The first one that responds decides.
 
-    def __init__(self) -> None:
+    If one broker has proved that it knows the key of the console's own user, only those that do are asked.
+    """
+
+    def __init__(self, own: Admin) -> None:
+        """Create it; `own` is the client of the console's own user, which may have no key."""
+        self._own = own
+        self._has_proof = False
         self._responding = ""
         """The broker that has responded last; it is asked first, because others may not respond at all."""
 
@@ -23,7 +34,7 @@ class Rights:
 
         Raises PermissionDenied; ApiError (503) if no broker responds, ClientError if no nameserver does.
         """
-        for broker in sorted(admin.brokers(), key=lambda name: name != self._responding):
+        for broker in self._asked(admin):
             try:
                 admin.check_sees_everything(broker)
             except PermissionDenied:
@@ -34,6 +45,20 @@ class Rights:
             self._responding = broker
             return
         raise no_broker()
+
+    def _asked(self, admin: Admin) -> Iterator[str]:
+        """Yield the brokers of the cluster; all if none has ever proved itself, as without access control."""
+        brokers = sorted(admin.brokers(), key=lambda name: name != self._responding)
+        for broker in brokers:
+            try:
+                self._own.check_proof(broker)
+            except ClientError as error:
+                _log.debug("console_broker_not_proven", broker=broker, error=str(error))
+                continue
+            self._has_proof = True
+            yield broker
+        if not self._has_proof:
+            yield from brokers
 
     def is_refused(self, admin: Admin) -> bool | None:
         """Return True if the user may not see everything, False if it may; None if no broker responds.

@@ -72,9 +72,9 @@ class ConsoleService:
         self.settings = settings
         self._clock = clock
         self._nameservers = ";".join(settings.nameservers)
-        rights = Rights()
-        self._access = Access(self._nameservers, rights, clock, always=settings.login)
         self._admin = Admin(config=ClientConfig(nameservers=self._nameservers))
+        rights = Rights(self._admin)
+        self._access = Access(self._nameservers, rights, clock, always=settings.login)
         self.sampler = Sampler(self._admin, clock)
         self.changes = Changes(clock)
         self.routes = routes_of(

@@ -88,9 +88,10 @@ class RequestSigner:
         command.ext[RECEIVER] = address if address == peer else f"{address}={peer}"
         self._signer.sign(command, self._clock.wall_ms())
 
-    def needs_proof(self, command: RemotingCommand) -> bool:
-        """Return True if a request may be sent only to a peer that has proved itself."""
-        return command.code in NEEDS_PROOF and not self._as_rocketmq
+    @property
+    def can_prove(self) -> bool:
+        """True if peers can prove that they know the key: RocketMQ's signature has no proof."""
+        return not self._as_rocketmq
 
     def proving(
         self, address: str, connection: Connection, callback: Callback

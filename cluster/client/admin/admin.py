@@ -104,6 +104,7 @@ class Admin(BlockingFace[aio.Admin]):
     brokers = blocking(aio.Admin.brokers)
     broker_runtime = blocking(aio.Admin.broker_runtime)
     check_sees_everything = blocking(aio.Admin.check_sees_everything)
+    check_proof = blocking(aio.Admin.check_proof)
     broker_config = blocking(aio.Admin.broker_config)
     change_broker_config = blocking(aio.Admin.change_broker_config)
     clean_broker = blocking(aio.Admin.clean_broker)

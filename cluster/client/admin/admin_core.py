@@ -69,6 +69,16 @@ class AdminCore:
                 known.clusters[cluster] = sorted({*known.clusters.get(cluster, ()), *names})
         return known
 
+    async def check_proof(self, broker: str) -> None:
+        """Raise unless the master of `broker` proves that it knows the key of this client.
+
+        It does if it is of the cluster. Without a key, and with RocketMQ's signature, nothing is checked.
+
+        Raises ConfigInvalid for an unknown broker, BrokerUnreachable without a proof, PermissionDenied if the
+        key is wrong.
+        """
+        await self._opened().prove(await self._master(broker))
+
     async def _queues(self, topic: str) -> list[MessageQueue]:
         route = await self.route(topic)
         return sorted({*route.readable, *route.keyed})

@@ -229,6 +229,18 @@ class ClientInstance:
             raise refused(response.code, response.remark, address)
         return response
 
+    async def prove(self, address: str) -> None:
+        """Let the broker at an address prove that it knows the key of this client, if the client has one.
+
+        Raises as `invoke`.
+        """
+        try:
+            refusal = await self.remoting.prove(address, self.config.request_timeout_ms)
+        except RemotingError as error:
+            raise self.client_error(error) from error
+        if refusal is not None:
+            raise refused(refusal.code, refusal.remark, address)
+
     def client_error(self, error: RemotingError) -> ClientError:
         """Return the ClientError that corresponds to `error`."""
         if self.is_closed:

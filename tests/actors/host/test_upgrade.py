@@ -61,7 +61,7 @@ class Process:
         self._running: asyncio.subprocess.Process | None = None
 
     async def create_store(self, code: Path, **more: Any) -> None:
-        """Start a replica of a Raft group that is to be told the ids of the stores: it only creates its own."""
+        """Start a replica of a Raft group whose members have no ids: it only creates its store."""
         await self._run(code, more)
         assert not await self._line()
         await self.stop()
@@ -124,7 +124,7 @@ class UpgradedCluster:
                 "authorization_enabled": True,
                 "rebalancers": [at["rebalancer"]],
                 "store_root": str(root / name),
-                "store": {**SMALL_STORE, "flush": "async"},
+                "store": {**SMALL_STORE, "flush": "sync"},
                 "vip_channel": False,
                 **more,
             }
