@@ -117,7 +117,7 @@ def cluster_client(
         demand = Demand.PROOF_OF_NEWER if settings.accept_unsigned_responses else Demand.PROOF
     if demand is Demand.PROOF_OF_NEWER:
         _log.warning("unsigned_responses_accepted", remedy="omit accept_unsigned_responses after the upgrade")
-    return SigningClient(clock, inner, table, tls=tls, demand=demand, nameservers=nameservers)
+    return SigningClient(clock, inner, table, tls=tls, demand=demand, nameservers=lambda: nameservers)
 
 
 def prove(context: RequestContext) -> RemotingCommand:

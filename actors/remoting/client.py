@@ -342,7 +342,7 @@ class SigningClient(RemotingClient):
         limits: RemotingLimits | None = None,
         tls: ClientTls | None = None,
         demand: Demand = Demand.NOTHING,
-        nameservers: Collection[str] = (),
+        nameservers: Callable[[], Collection[str]] = tuple,
     ) -> None:
         super().__init__(clock, table, limits, None, tls, RequestSigner(signer, clock, demand, nameservers))
 

@@ -37,6 +37,9 @@ A credentials file holds an access key and its secret key:
     AccessKey=alice
     SecretKey=…
 
+The file of the cluster's inner user may also contain `Inner=true`: a client with these keys then uses no
+response that is not signed.
+
 A line may have `:` instead of `=`, and the names are not case-sensitive, so RocketMQ's `conf/tools.yml` is
 valid too. The mode of the file must be 0600: only its owner may read and write it.
 """
@@ -77,7 +80,7 @@ _VERSION_4_9_3: Final = 399
 
 PRIVATE_MODE: Final = 0o600
 _OTHERS: Final = 0o077
-_LINE: Final = re.compile(r"\s*(access_?key|secret_?key)\s*[=:]\s*(.*?)\s*", re.IGNORECASE)
+_LINE: Final = re.compile(r"\s*(access_?key|secret_?key|inner)\s*[=:]\s*(.*?)\s*", re.IGNORECASE)
 
 
 class CredentialsInvalid(ValueError):
@@ -90,6 +93,8 @@ class Credentials:
 
     access_key: str
     secret_key: str = field(repr=False)
+    is_inner: bool = False
+    """True if they are known to be those of the cluster's inner user."""
 
     def __post_init__(self) -> None:
         """Raise CredentialsInvalid if one of the keys is empty."""
@@ -117,7 +122,7 @@ def read_credentials(path: Path) -> Credentials:
         raise CredentialsInvalid(
             f"credentials file {path}: the lines AccessKey=… and SecretKey=… are both required"
         )
-    return Credentials(found["accesskey"], found["secretkey"])
+    return Credentials(found["accesskey"], found["secretkey"], found.get("inner", "").lower() == "true")
 
 
 def check_private(path: Path) -> None:
@@ -135,6 +140,8 @@ def write_credentials(path: Path, credentials: Credentials) -> None:
     Raises FileExistsError if the file exists, and OSError if it cannot be written.
     """
     text = f"AccessKey={credentials.access_key}\nSecretKey={credentials.secret_key}\n"
+    if credentials.is_inner:
+        text += "Inner=true\n"
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, PRIVATE_MODE)
     with os.fdopen(descriptor, "w") as file:
         file.write(text)

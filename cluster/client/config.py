@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from actors.remoting.clients.proofs import RequestSigner
+from actors.remoting.clients.proofs import Demand, RequestSigner
 from actors.remoting.signing import Credentials, CredentialsInvalid, Signer, read_credentials
 from actors.remoting.tls.contexts import ClientTls
 from actors.strategies import make_strategy
@@ -111,8 +111,10 @@ class ClientConfig:
         except CredentialsInvalid as error:
             raise ConfigInvalid(f"{CREDENTIALS_ENV}: {error}") from None
 
-    def request_signer(self) -> RequestSigner | None:
+    def request_signer(self, *, demands_proof: bool = False) -> RequestSigner | None:
         """Return the object that signs each request, or None without keys.
+
+        With `demands_proof` and the keys of the inner user, brokers must prove that they are of the cluster.
 
         Raises ConfigInvalid if the file of the keys, or the variable RAYMQ_SIGNATURE, is invalid.
         """
@@ -122,7 +124,12 @@ class ClientConfig:
         version = self.signature or os.environ.get(SIGNATURE_ENV) or "raymq"
         if version not in SIGNATURES:
             raise ConfigInvalid(f"{SIGNATURE_ENV} is {version!r}: use {' or '.join(SIGNATURES)}")
-        return RequestSigner(Signer(credentials), SystemClock(), as_rocketmq=version == "rocketmq")
+        as_rocketmq = version == "rocketmq"
+        is_strict = demands_proof and credentials.is_inner and not as_rocketmq
+        demand = Demand.PROOF if is_strict else Demand.NOTHING
+        return RequestSigner(
+            Signer(credentials), SystemClock(), demand, self.addresses, as_rocketmq=as_rocketmq
+        )
 
     def load_tls(self) -> ClientTls | None:
         """Load the TLS files; None if TLS is not configured. Raises ConfigInvalid if a file is invalid."""

@@ -48,7 +48,7 @@ class RequestSigner:
         signer: Signer,
         clock: Clock,
         demand: Demand = Demand.NOTHING,
-        nameservers: Collection[str] = (),
+        nameservers: Callable[[], Collection[str]] = tuple,
         *,
         as_rocketmq: bool = False,
     ) -> None:
@@ -58,8 +58,8 @@ class RequestSigner:
             signer: the user's.
             clock: for the times of signatures.
             demand: what peers must prove.
-            nameservers: their addresses, which the operator has given. They may have no access control: what
-                they return are addresses of processes, which must prove themselves.
+            nameservers: returns their addresses, which the operator has given. They may have no access
+                control: what they return are addresses of processes, which must prove themselves.
             as_rocketmq: write RocketMQ's signature; peers prove nothing.
         """
         self._signer = signer
@@ -70,7 +70,7 @@ class RequestSigner:
 
     def demand_of(self, address: str) -> Demand:
         """Return what the process at an address must prove."""
-        if self.demand is Demand.PROOF and address in self._nameservers:
+        if self.demand is Demand.PROOF and address in self._nameservers():
             return Demand.PROOF_OF_NEWER
         return self.demand
 

@@ -99,7 +99,7 @@ def credentials(
     with exiting_on_errors():
         secret_key = secrets.token_urlsafe(SECRET_BYTES) if secret_file is None else _read_secret(secret_file)
         try:
-            write_credentials(file, Credentials(access_key, secret_key))
+            write_credentials(file, Credentials(access_key, secret_key, access_key == INNER_USER))
         except CredentialsInvalid as error:
             raise Refusal(str(error)) from None
         except OSError as error:

@@ -76,11 +76,13 @@ class ClientInstance:
         clock: Clock | None = None,
         auto_create_queues: int = 0,
         table: RequestTable | None = None,
+        demands_proof: bool = False,
     ) -> None:
         self.config = config
         self.clock: Clock = clock or SystemClock()
         self.client_id = unique_client_id(config.instance_name)
-        hooks, tls, signer = config.call_hooks, config.load_tls(), config.request_signer()
+        hooks, tls = config.call_hooks, config.load_tls()
+        signer = config.request_signer(demands_proof=demands_proof)
         self.remoting = (
             HookedRemotingClient(self.clock, table, LIMITS, hooks, tls, signer)
             if hooks

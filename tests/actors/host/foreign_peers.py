@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from typing import Any
 
+from actors.remoting.client import RemotingClient
 from actors.remoting.codes import RayMQRequestCode, RequestCode
 from actors.remoting.command import RemotingCommand
 from actors.remoting.connection import Connection
+from actors.remoting.headers import RegisterBrokerHeader
 from actors.remoting.request import RequestContext, RequestRow
 from actors.remoting.server import RemotingServer
 from actors.remoting.table import RequestTable
 from store.clock import SystemClock
+from tests.actors.broker.brokers import TIMEOUT_MS
 
 PROVE = RayMQRequestCode.PROVE_PEER
 Respond = Callable[[RequestContext], RemotingCommand]
@@ -58,6 +62,29 @@ async def forging(respond: Respond = success) -> AsyncIterator[Forger]:
         yield forger
     finally:
         await forger.server.stop()
+
+
+@contextmanager
+def listed_forger(nameserver: str, run: Callable[[Coroutine[Any, Any, Any]], Any]) -> Iterator[Forger]:
+    """Yield a forger that a nameserver without access control lists first; `run` runs coroutines."""
+    client = RemotingClient(SystemClock())
+
+    async def register() -> Forger:
+        forger = Forger()
+        await forger.server.start("127.0.0.1", 0)
+        ext = RegisterBrokerHeader("AAA", forger.address, "DefaultCluster", 0).to_ext()
+        await client.ask(nameserver, RemotingCommand(RequestCode.REGISTER_BROKER, ext), TIMEOUT_MS)
+        return forger
+
+    async def end() -> None:
+        await client.close()
+        await forger.server.stop()
+
+    forger: Forger = run(register())
+    try:
+        yield forger
+    finally:
+        run(end())
 
 
 class Relay:

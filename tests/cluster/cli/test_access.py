@@ -194,7 +194,7 @@ def test_credentials_file_is_created_once_and_private(raymq: Raymq, tmp_path: Pa
     result = CliRunner().invoke(build(command), command)
     assert result.exit_code == 0
     made = read_credentials(path)
-    assert (made.access_key, len(made.secret_key) >= 32) == ("inner", True)
+    assert (made.access_key, len(made.secret_key) >= 32, made.is_inner) == ("inner", True, True)
     assert made.secret_key not in result.output
     again = CliRunner().invoke(build(command), command)
     assert (again.exit_code, "File exists" in again.output) == (1, True)

@@ -29,9 +29,10 @@ from cluster.client import (
     PushConsumer,
     aio,
 )
-from cluster.client.errors import ConfigInvalid, PermissionDenied, SendFailed
+from cluster.client.errors import BrokerUnreachable, ConfigInvalid, PermissionDenied, SendFailed
 from store.clock import SystemClock
 from store.message.message import MessageExt
+from tests.actors.host.foreign_peers import listed_forger
 from tests.eventually import LIMIT_S, eventually
 
 from .conftest import Cluster
@@ -220,3 +221,35 @@ def test_signature_covers_the_fields_that_other_hooks_add(protected: Cluster) ->
     with Producer(config=config) as producer:
         assert producer.send(topic, b"1").queue_offset == 0
         assert producer.send(topic, b"2").queue_offset == 1
+
+
+def test_secret_key_of_a_new_user_goes_to_no_broker_without_a_proof(protected: Cluster) -> None:
+    protected.await_registration()
+    with (
+        listed_forger(protected.addresses[0], protected.run) as forger,
+        Admin(protected.addresses) as admin,
+    ):
+        assert set(admin.brokers()) == {"AAA", "a"}
+        with pytest.raises(BrokerUnreachable, match="is not signed with the key of the request"):
+            admin.put_user("carol", "carol-secret")
+        assert RequestCode.AUTH_LIST_USER in forger.codes
+        assert not any(b"carol-secret" in body for body in forger.bodies)
+
+
+def test_tools_with_the_keys_of_the_inner_user_use_no_unsigned_response(
+    protected: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`raymq user credentials` marks the file of the inner user."""
+    path = tmp_path / "marked.key"
+    write_credentials(path, Credentials(INNER.access_key, INNER.secret_key, is_inner=True))
+    monkeypatch.setenv("RAYMQ_CREDENTIALS", str(path))
+    protected.await_registration()
+    with (
+        listed_forger(protected.addresses[0], protected.run) as forger,
+        Admin(protected.addresses) as admin,
+    ):
+        with pytest.raises(BrokerUnreachable, match="is not signed with the key of the request"):
+            admin.broker_config("AAA")
+        assert admin.broker_config("a")["brokerName"] == "a"
+        admin.check_proof("a")
+        assert not forger.learned

@@ -8,19 +8,13 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from actors.remoting.client import RemotingClient
-from actors.remoting.codes import RequestCode
-from actors.remoting.command import RemotingCommand
-from actors.remoting.headers import RegisterBrokerHeader
 from actors.remoting.signing import Credentials, write_credentials
 from cluster.client import Admin
 from cluster.client.config import ClientConfig
 from cluster.console.access import SESSIONS_OF_USER_MAX
 from cluster.console.console_settings import ConsoleSettings
 from cluster.console.login_failures import OF_ADDRESS_MAX
-from store.clock import SystemClock
-from tests.actors.broker.brokers import TIMEOUT_MS
-from tests.actors.host.foreign_peers import Forger
+from tests.actors.host.foreign_peers import listed_forger
 from tests.cluster.client.conftest import Cluster
 from tests.cluster.console.conftest import API, Console
 
@@ -83,20 +77,7 @@ def test_resources_need_a_login_when_brokers_require_it(console: Console) -> Non
 def test_foreign_broker_in_the_routes_decides_no_login(console: Console, protected: Cluster) -> None:
     """`AAA` is the first broker that the nameserver lists, and answers every request with success."""
 
-    async def register() -> tuple[Forger, RemotingClient]:
-        forger, client = Forger(), RemotingClient(SystemClock())
-        await forger.server.start("127.0.0.1", 0)
-        ext = RegisterBrokerHeader("AAA", forger.address, "DefaultCluster", 0).to_ext()
-        command = RemotingCommand(RequestCode.REGISTER_BROKER, ext)
-        await client.ask(protected.addresses[0], command, TIMEOUT_MS)
-        return forger, client
-
-    async def end() -> None:
-        await client.close()
-        await forger.server.stop()
-
-    forger, client = protected.run(register())
-    try:
+    with listed_forger(protected.addresses[0], protected.run) as forger:
         with Admin(protected.addresses) as admin:
             assert next(iter(admin.brokers())) == "AAA"
         for user in ("root", "mallory"):
@@ -104,8 +85,6 @@ def test_foreign_broker_in_the_routes_decides_no_login(console: Console, protect
         assert console.refused("/overview")[0] == 401
         assert forger.codes
         login(console, "root", "root-secret")
-    finally:
-        protected.run(end())
 
 
 def test_session_acts_with_the_rights_of_its_user(console: Console) -> None:
