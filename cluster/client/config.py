@@ -112,11 +112,9 @@ class ClientConfig:
             raise ConfigInvalid(f"{CREDENTIALS_ENV}: {error}") from None
 
     def request_signer(self, *, demands_proof: bool = False) -> RequestSigner | None:
-        """Return the object that signs each request, or None without keys.
+        """Return the signer of requests, or None without keys. Raises ConfigInvalid if these are invalid.
 
-        With `demands_proof` and the keys of the inner user, brokers must prove that they are of the cluster.
-
-        Raises ConfigInvalid if the file of the keys, or the variable RAYMQ_SIGNATURE, is invalid.
+        With `demands_proof` and the inner user's keys, brokers must prove that they are of the cluster.
         """
         credentials = self.credentials()
         if credentials is None:
@@ -124,11 +122,9 @@ class ClientConfig:
         version = self.signature or os.environ.get(SIGNATURE_ENV) or "raymq"
         if version not in SIGNATURES:
             raise ConfigInvalid(f"{SIGNATURE_ENV} is {version!r}: use {' or '.join(SIGNATURES)}")
-        as_rocketmq = version == "rocketmq"
-        is_strict = demands_proof and credentials.is_inner and not as_rocketmq
-        demand = Demand.PROOF if is_strict else Demand.NOTHING
+        demand = Demand.PROOF if demands_proof and credentials.is_inner else Demand.NOTHING
         return RequestSigner(
-            Signer(credentials), SystemClock(), demand, self.addresses, as_rocketmq=as_rocketmq
+            Signer(credentials), SystemClock(), demand, self.addresses, version == "rocketmq"
         )
 
     def load_tls(self) -> ClientTls | None:

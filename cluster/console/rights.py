@@ -19,7 +19,7 @@ _log = get_logger(__name__)
 class Rights:
     """Asks brokers what a user may see. The first one that responds decides.
 
-    If one broker has proved that it knows the key of the console's own user, only those that do are asked.
+    If one broker has proved that it knows the key of the console's own user, no others decide.
     """
 
     def __init__(self, own: Admin) -> None:

@@ -49,7 +49,6 @@ class RequestSigner:
         clock: Clock,
         demand: Demand = Demand.NOTHING,
         nameservers: Callable[[], Collection[str]] = tuple,
-        *,
         as_rocketmq: bool = False,
     ) -> None:
         """Create the object.
@@ -64,7 +63,7 @@ class RequestSigner:
         """
         self._signer = signer
         self._clock = clock
-        self.demand = demand
+        self.demand = Demand.NOTHING if as_rocketmq else demand
         self._nameservers = nameservers
         self._as_rocketmq = as_rocketmq
 
