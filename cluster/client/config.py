@@ -9,15 +9,14 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from actors.remoting.clients.proofs import Demand, RequestSigner
-from actors.remoting.signing import Credentials, CredentialsInvalid, Signer, read_credentials
+from actors.remoting.clients.proofs import RequestSigner, client_signer
+from actors.remoting.signing import Credentials, CredentialsInvalid, read_credentials
 from actors.remoting.tls.contexts import ClientTls
 from actors.strategies import make_strategy
 from cluster.client.errors import ConfigInvalid
 from cluster.client.times import check_plausible
 from cluster.client.tls import TlsConfig
 from cluster.client.trace.trace_records import TRACE_TOPIC
-from store.clock import SystemClock
 from store.message.hosts import split_address
 from store.message.validate import check_topic
 from store.store_errors import MessageInvalid
@@ -122,10 +121,7 @@ class ClientConfig:
         version = self.signature or os.environ.get(SIGNATURE_ENV) or "raymq"
         if version not in SIGNATURES:
             raise ConfigInvalid(f"{SIGNATURE_ENV} is {version!r}: use {' or '.join(SIGNATURES)}")
-        demand = Demand.PROOF if demands_proof and credentials.is_inner else Demand.NOTHING
-        return RequestSigner(
-            Signer(credentials), SystemClock(), demand, self.addresses, version == "rocketmq"
-        )
+        return client_signer(credentials, self.addresses, version == "rocketmq", demands_proof)
 
     def load_tls(self) -> ClientTls | None:
         """Load the TLS files; None if TLS is not configured. Raises ConfigInvalid if a file is invalid."""

@@ -16,8 +16,8 @@ from actors.remoting.codes import RayMQRequestCode, RequestCode, ResponseCode
 from actors.remoting.command import RemotingCommand
 from actors.remoting.connection import Connection
 from actors.remoting.remoting_errors import NotProven, RemotingError
-from actors.remoting.signing import PROOF, RECEIVER, SIGNATURE, Signer
-from store.clock import Clock
+from actors.remoting.signing import PROOF, RECEIVER, SIGNATURE, Credentials, Signer
+from store.clock import Clock, SystemClock
 
 NEEDS_PROOF: Final = frozenset(
     {
@@ -140,6 +140,17 @@ class RequestSigner:
         if is_signed:
             del response.ext[SIGNATURE]  # the response may be passed on to a client
         return is_signed
+
+
+def client_signer(
+    credentials: Credentials,
+    nameservers: Callable[[], Collection[str]],
+    as_rocketmq: bool,
+    demands_proof: bool,
+) -> RequestSigner:
+    """Return the signer of a client. With `demands_proof`, the keys of the inner user demand proofs."""
+    demand = Demand.PROOF if demands_proof and credentials.is_inner else Demand.NOTHING
+    return RequestSigner(Signer(credentials), SystemClock(), demand, nameservers, as_rocketmq)
 
 
 def _not_proven(address: str, response: RemotingCommand) -> NotProven:
