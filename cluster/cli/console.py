@@ -77,6 +77,16 @@ class Output:
         """Print a line without formatting; control characters are escaped."""
         self.console.print(escaped_text(text), soft_wrap=True)
 
+    def note(self, text: str) -> None:
+        """Print a line about a list; beside JSON, on standard error if that is a terminal."""
+        from rich.console import Console
+
+        if not self.is_json:
+            self.line(text)
+        elif sys.stderr is not None and sys.stderr.isatty():
+            with suppress(OSError):
+                Console(stderr=True).print(escaped_text(text), soft_wrap=True)
+
     def done(self, what: str, **facts: Any) -> None:
         """Report a completed action: print the sentence `what`, or `facts` as a JSON object.
 

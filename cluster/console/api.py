@@ -19,7 +19,7 @@ from cluster.console.guard import check_host, check_origin
 from cluster.console.lanes import Lane
 from cluster.console.openapi import PREFIX, document
 from cluster.console.rights import no_broker
-from cluster.console.routes import Change, Route, parse
+from cluster.console.routes import Change, Part, Route, parse
 from store.logs import get_logger
 from store.store_errors import MessageInvalid
 
@@ -116,7 +116,10 @@ class Api:
             return result
 
         lane = self._searches if route.is_search else self._pages
-        return _json({"data": await lane.run(self._client_of(request), work), "command": command})
+        found = await lane.run(self._client_of(request), work)
+        if isinstance(found, Part):
+            return _json({"data": found.rows, "command": command, "total": found.total, "next": found.next})
+        return _json({"data": found, "command": command})
 
     async def _openapi(self, request: web.Request) -> web.Response:
         return _json(document(self._routes))

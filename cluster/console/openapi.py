@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, get_args, get_origin
 
 import msgspec
 
-from cluster.console.routes import Route
+from cluster.console.routes import Part, Route
 
 PREFIX = "/api/v1"
 _REFERENCE = "#/components/schemas/{name}"
@@ -17,7 +17,8 @@ _TEXT = {"type": "string"}
 
 def document(routes: Sequence[Route]) -> dict[str, Any]:
     """Return the OpenAPI 3.1 document of `routes`."""
-    types = [*(route.parameters for route in routes), *(route.result for route in routes)]
+    results = [_rows_of(route) if _is_part(route) else route.result for route in routes]
+    types = [*(route.parameters for route in routes), *results]
     schemas, components = msgspec.json.schema_components(types, ref_template=_REFERENCE)
     paths: dict[str, Any] = {}
     for route, result in zip(routes, schemas[len(routes) :], strict=True):
@@ -36,7 +37,8 @@ def _operation(route: Route, parameters: Mapping[str, Any], result: Any) -> dict
     in_path = re.findall(r"{(\w+)}", route.path)
     required = {*parameters.get("required", ()), *in_path}
     in_body = {name: fields[name] for name in fields if route.method == "POST" and name not in in_path}
-    done = _object({"data": result, "command": _TEXT}, ("data", "command"))
+    more = {"total": {"type": "integer"}, "next": {"type": ["string", "null"]}} if _is_part(route) else {}
+    done = _object({"data": result, "command": _TEXT} | more, ("data", "command", *more))
     refused = _object({"error": _TEXT, "remedy": _TEXT}, ("error", "remedy"))
     operation: dict[str, Any] = {
         "summary": route.summary,
@@ -55,6 +57,15 @@ def _operation(route: Route, parameters: Mapping[str, Any], result: Any) -> dict
         body = _object(in_body, [name for name in in_body if name in required])
         operation["requestBody"] = {"required": True} | _json(body | {"additionalProperties": False})
     return operation
+
+
+def _is_part(route: Route) -> bool:
+    return get_origin(route.result) is Part
+
+
+def _rows_of(route: Route) -> Any:
+    (row,) = get_args(route.result)
+    return list[row]  # type: ignore[valid-type]
 
 
 def _object(properties: Mapping[str, Any], required: Sequence[str]) -> dict[str, Any]:

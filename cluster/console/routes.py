@@ -13,13 +13,14 @@ import re
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, TypeVar, get_type_hints
+from typing import Annotated, Any, Generic, Literal, TypeVar, get_type_hints
 
 import msgspec
 
 from cluster.client import Admin
 from cluster.console.api_errors import ApiError
 
+T = TypeVar("T")
 Handler = TypeVar("Handler", bound=Callable[..., Any])
 Method = Literal["GET", "POST", "DELETE"]
 Command = str | Callable[[Mapping[str, Any]], str]
@@ -30,6 +31,15 @@ COMMANDS_NAMESERVER = "127.0.0.1:9876"
 """The default of the command line, which needs no option."""
 _PAST = {"set": "set", "copy": "copied", "send": "sent"}
 _rows: dict[Callable[..., Any], tuple[Method, str, Command, bool]] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class Part(Generic[T]):
+    """A part of a long list: the response has `total` and `next`, which continues it, beside the rows."""
+
+    rows: Sequence[T]
+    total: int
+    next: str | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from cluster.views.messages import message_json
+from cluster.views.offsets import parse_queue
+from store.message.validate import DLQ_TOPIC_PREFIX
 
 if TYPE_CHECKING:
     from cluster.client import Admin, MessageExt, MessageQueue
@@ -48,6 +51,42 @@ def dead_letters(
     """
     found = admin.dead_letters(group, max_messages, include_handled=include_handled)
     return [_letter(each) for each in found]
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetterPage:
+    """Dead letters, the newest first; of `total`. `before` continues with older ones; None at the end."""
+
+    letters: Sequence[DeadLetter]
+    total: int
+    before: str | None
+
+
+def dead_letter_page(
+    admin: Admin, group: str, limit: int, before: str | None = None, *, include_handled: bool = False
+) -> DeadLetterPage:
+    """Return the newest dead letters of a group, at most `limit`, or those older than `before`.
+
+    `before` is that of the page before: `broker:queue@offset` of each queue, separated by commas. Raises
+    `ClientError`; ConfigInvalid if `before` is invalid.
+    """
+    topic = f"{DLQ_TOPIC_PREFIX}{group}"
+    ends = None if before is None else dict(_place(each, topic) for each in before.split(","))
+    page = admin.dead_letter_page(group, limit, before=ends, include_handled=include_handled)
+    places = [f"{queue.broker_name}:{queue.queue_id}@{at}" for queue, at in (page.before or {}).items()]
+    return DeadLetterPage(
+        [_letter(each) for each in page.messages], page.total, ",".join(places) if places else None
+    )
+
+
+def _place(text: str, topic: str) -> tuple[MessageQueue, int]:
+    # Imported here, because the command line imports views before it needs a client.
+    from cluster.client.errors import ConfigInvalid
+
+    queue, _, offset = text.rpartition("@")
+    if not (offset.isascii() and offset.isdigit()):
+        raise ConfigInvalid(f"{text[:80]!r} is not a place: give what the page before has returned")
+    return parse_queue(queue, topic), int(offset)
 
 
 def dead_letter_at(admin: Admin, queue: MessageQueue, offset: int) -> list[DeadLetter]:

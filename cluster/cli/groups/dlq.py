@@ -47,26 +47,33 @@ Identifier = Annotated[str | None, typer.Option("--id", help="Message id, as in 
 )
 def list_letters(
     group: Annotated[str | None, typer.Argument(help="Consumer group.", show_default=False)] = None,
-    limit: Limit = 100,
+    limit: Annotated[int, typer.Option("--max", min=1, help="Maximum number of messages.")] = 100,
+    before: Annotated[
+        str | None,
+        typer.Option(help="Continue with older ones: what the command before has named.", show_default=False),
+    ] = None,
     include_handled: Annotated[
         bool, typer.Option("--all", help="Include messages that were resent or purged.")
     ] = False,
     nameserver: Nameserver = NAMESERVER,
     as_json: AsJson = False,
 ) -> None:
-    """List the pending dead letters of GROUP. Without GROUP, list their number for each group."""
+    """List the newest pending dead letters of GROUP. Without GROUP, list their number for each group."""
 
     with open_admin(nameserver, as_json=as_json) as (admin, out):
         if group is None:
             counts = [asdict(each) for each in views.dead_letter_counts(admin)]
             out.table("dead letters", ("group", "dead_letters"), counts)
             return
-        found = _letters(admin, group, limit, include_handled=include_handled)
+        page = views.dead_letter_page(admin, group, limit, before, include_handled=include_handled)
+        _existing(admin, group, page.total)
         if out.is_json:
-            out.json([letter.to_json() for letter in found])
-            return
-        rows = [letter.to_json() | {"shown": body_text(letter.message)} for letter in found]
-        out.table(f"dead letters of {group}", _COLUMNS, rows, _SPARED)
+            out.json([letter.to_json() for letter in page.letters])
+        else:
+            rows = [letter.to_json() | {"shown": body_text(letter.message)} for letter in page.letters]
+            out.table(f"dead letters of {group}", _COLUMNS, rows, _SPARED)
+        if page.before is not None:
+            out.note(f"{len(page.letters):,} of {page.total:,}; older ones: --before {page.before}")
 
 
 @app.command(

@@ -86,6 +86,7 @@ class Admin(BlockingFace[aio.Admin]):
     dead_letter_counts = blocking(aio.Admin.dead_letter_counts)
     dead_letter_count = blocking(aio.Admin.dead_letter_count)
     dead_letters = blocking(aio.Admin.dead_letters)
+    dead_letter_page = blocking(aio.Admin.dead_letter_page)
     resend_dead_letters = blocking(aio.Admin.resend_dead_letters)
     purge_dead_letters = blocking(aio.Admin.purge_dead_letters)
 

@@ -9,7 +9,8 @@ dead-letter topic. Messages before this offset are handled (resent or purged), l
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from actors.remoting.bodies.routes import decode_topic_list
@@ -60,6 +61,21 @@ class PendingRange(NamedTuple):
     end: int
 
 
+@dataclass(frozen=True, slots=True)
+class DeadLetterPage:
+    """Dead letters of a group, the newest first.
+
+    Attributes:
+        messages: The messages of this page.
+        total: Number of dead letters on all pages.
+        before: Per queue, the offset before which the next page ends; None on the last page.
+    """
+
+    messages: Sequence[MessageExt]
+    total: int
+    before: Mapping[MessageQueue, int] | None
+
+
 class DeadLetterAdmin(BrokerAdmin):
     """Requests that list, resend and purge dead letters."""
 
@@ -99,6 +115,45 @@ class DeadLetterAdmin(BrokerAdmin):
             if begin < end:
                 found += await self.messages_at(queue, begin, min(end - begin, max_messages))
         return sorted(found, key=lambda each: (each.store_timestamp, each.broker_name, each.queue_offset))
+
+    async def dead_letter_page(
+        self,
+        group: str,
+        max_messages: int = 200,
+        *,
+        before: Mapping[MessageQueue, int] | None = None,
+        include_handled: bool = False,
+    ) -> DeadLetterPage:
+        """Return the newest dead letters of `group`.
+
+        Args:
+            group: The consumer group.
+            max_messages: Maximum number of messages.
+            before: What the page before has returned; None for the first page.
+            include_handled: Also return messages that were resent or purged and are still stored.
+
+        Raises:
+            ConfigInvalid: `max_messages` is less than 1.
+        """
+        if max_messages < 1:
+            raise ConfigInvalid(f"max_messages is {max_messages}: it must be greater than 0")
+        pending = await self._pending(group, include_handled=include_handled)
+        ends = {queue: min((before or {}).get(queue, end), end) for queue, (_, end) in pending.items()}
+        found: list[tuple[MessageQueue, MessageExt]] = []
+        begins: dict[MessageQueue, int] = {}
+        for queue, (begin, _) in pending.items():
+            begins[queue] = max(begin, ends[queue] - max_messages)
+            if begins[queue] < ends[queue]:
+                part = await self.messages_at(queue, begins[queue], ends[queue] - begins[queue])
+                found += [(queue, message) for message in part]
+        found.sort(key=lambda each: (-each[1].store_timestamp, each[0], -each[1].queue_offset))
+        # A queue of which some were cut ends before the last one that is shown.
+        left = begins | {queue: message.queue_offset + 1 for queue, message in found[max_messages:][::-1]}
+        return DeadLetterPage(
+            [message for _, message in found[:max_messages]],
+            sum(end - begin for begin, end in pending.values()),
+            left if any(left[queue] > begin for queue, (begin, _) in pending.items()) else None,
+        )
 
     async def resend_dead_letters(
         self, group: str, messages: Iterable[MessageExt] | None = None, *, to: ResendTo = "group"

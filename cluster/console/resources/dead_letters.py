@@ -11,7 +11,7 @@ import msgspec
 from cluster.client import Admin
 from cluster.console.api_errors import ApiError
 from cluster.console.resources.messages import Bodies, shown
-from cluster.console.routes import Name, Plan, Short, plan, route
+from cluster.console.routes import Name, Part, Plan, Short, plan, route
 from cluster.counted import counted
 from cluster.views import dead_letters as views
 from cluster.views.dead_letters import DeadLetter, DeadLetterCount
@@ -19,6 +19,7 @@ from cluster.views.times import parse_time_ms
 from store.plausible_time import date_of
 
 Shown = Annotated[int, msgspec.Meta(ge=1, le=1_000)]
+Before = Annotated[str, msgspec.Meta(max_length=65_536)]
 Limit = Annotated[int, msgspec.Meta(ge=1, le=10_000)]
 _SHOWN = ("store_ms", "broker", "queue", "offset", "origin", "tags", "keys")
 
@@ -34,12 +35,23 @@ class DeadLetterResources:
         """Return the groups with dead letters. Raises ClientError."""
         return views.dead_letter_counts(admin)
 
-    @route("GET", "/dead-letters/{group}", "dlq list {group} --max={limit} {handled?--all}", is_search=True)
+    @route(
+        "GET",
+        "/dead-letters/{group}",
+        "dlq list {group} --max={limit} --before={before} {handled?--all}",
+        is_search=True,
+    )
     def letters(
-        self, admin: Admin, group: Name, limit: Shown = 100, handled: bool = False
-    ) -> Sequence[Mapping[str, Any]]:
-        """Return the oldest dead letters of a group, at most `limit` of each queue. Raises ClientError."""
-        return [self._row(each) for each in views.dead_letters(admin, group, limit, include_handled=handled)]
+        self,
+        admin: Admin,
+        group: Name,
+        limit: Shown = 200,
+        before: Before | None = None,
+        handled: bool = False,
+    ) -> Part[Mapping[str, Any]]:
+        """Return the newest dead letters of a group, or those older than `before`. Raises ClientError."""
+        page = views.dead_letter_page(admin, group, limit, before, include_handled=handled)
+        return Part([self._row(each) for each in page.letters], page.total, page.before)
 
     @route(
         "POST", "/dead-letters/{group}/resend", "dlq resend {group} --to={to} --id={message} --max={limit}"

@@ -28,10 +28,14 @@ def test_dlq_list_and_show(raymq: Raymq) -> None:
     counts = {row["group"]: row["dead_letters"] for row in raymq.ok("dlq", "list")}
     assert counts[group] == 3
     rows = raymq.ok("dlq", "list", group)
-    assert [(row["broker"], row["queue"], row["offset"]) for row in rows] == [("a", 0, n) for n in range(3)]
+    assert [(row["broker"], row["queue"], row["offset"]) for row in rows] == [("a", 0, n) for n in (2, 1, 0)]
     assert {row["body"] for row in rows} == {"0", "1", "2"}
     assert {row["origin"] for row in rows} == {topic}
-    assert len(raymq.ok("dlq", "list", group, "--max", "2")) == 2
+    assert raymq.ok("dlq", "list", group, "--max", "2") == rows[:2]
+    assert "2 of 3; older ones: --before a:0@1\n" in raymq.shown("dlq", "list", group, "--max", "2")
+    assert raymq.ok("dlq", "list", group, "--before", "a:0@1") == [rows[2]]
+    assert "older ones" not in raymq.shown("dlq", "list", group, "--before", "a:0@1")
+    assert "is not a place" in raymq.refused("dlq", "list", group, "--before", "a:0", code=2)
     shown = raymq.ok("dlq", "show", group, "--queue", "a:0", "--offset", "1")
     assert shown == rows[1]
     assert raymq.ok("dlq", "show", group, "--id", rows[2]["unique_key"]) == rows[2]

@@ -66,6 +66,31 @@ def test_dead_letters_are_listed_with_origin_and_counted(cluster: Cluster, admin
         admin.dead_letters(group, 0)
 
 
+def test_pages_have_all_dead_letters_the_newest_first(cluster: Cluster, admin: Admin, group: str) -> None:
+    topic = cluster.topic(queues=1)
+    assert (admin.dead_letter_page(group).messages, admin.dead_letter_page(group).total) == ([], 0)
+    fill(cluster, topic, 40)
+    dead_letter(cluster, group, topic, 40)
+    everything = admin.dead_letter_page(group)
+    assert (everything.total, everything.before) == (40, None)
+    assert {each.broker_name for each in everything.messages} == {"a", "b"}
+    times_ms = [each.store_timestamp for each in everything.messages]
+    assert times_ms == sorted(times_ms, reverse=True)
+    for size in (1, 7, 39, 40):
+        found: list[MessageExt] = []
+        before = None
+        for number in range(1, 41):
+            page = admin.dead_letter_page(group, size, before=before)
+            found += page.messages
+            before = page.before
+            assert (page.total, len(found)) == (40, min(number * size, 40))
+            if before is None:
+                break
+        assert found == everything.messages
+    with pytest.raises(ConfigInvalid, match="max_messages is 0: it must be greater than 0"):
+        admin.dead_letter_page(group, 0)
+
+
 def test_resend_to_group_reaches_only_this_group(cluster: Cluster, admin: Admin, group: str) -> None:
     topic = cluster.topic(queues=1)
     with Producer(cluster.address, "sends") as producer:

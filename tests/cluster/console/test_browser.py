@@ -256,6 +256,24 @@ def test_old_figures_say_how_old_they_are(visitor: Visitor, filled: str) -> None
     assert visitor.page.locator(".columns").get_by_text("1 min 40 s ago").count() > 0
 
 
+def test_dead_letters_continue_with_older_ones(visitor: Visitor, dead: str) -> None:
+    """The API answers with one of the three letters at a time."""
+
+    def answer(route: Any) -> None:
+        url = route.request.url
+        route.continue_(url=f"{url}{'&' if '?' in url else '?'}limit=1")
+
+    visitor.page.route(re.compile(f"/api/v1/dead-letters/{dead}"), answer)
+    assert "1 of 3 shown, the newest first" in visitor.visit(f"dead-letters/{dead}", "1 of 3 shown")
+    visitor.page.get_by_role("button", name="Continue").click()
+    visitor.page.get_by_text("2 of 3 shown").wait_for()
+    visitor.page.get_by_text("1 older, not shown").wait_for()
+    visitor.page.get_by_role("button", name="Continue").click()
+    visitor.page.get_by_role("button", name="Continue").wait_for(state="detached")
+    assert visitor.page.locator("tbody tr").count() == 3
+    assert "of 3 shown" not in visitor.page.locator("main").inner_text()
+
+
 @pytest.mark.extended
 def test_group_is_changed_after_previews(visitor: Visitor, admin: Admin, filled: str) -> None:
     def committed() -> int | None:

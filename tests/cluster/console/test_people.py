@@ -6,7 +6,7 @@ import pytest
 
 from cluster.client import Message, Producer, ProducerConfig, PushConfig, PushConsumer
 from tests.cluster.client.conftest import Cluster
-from tests.cluster.console.conftest import Console
+from tests.cluster.console.conftest import API, Console
 from tests.eventually import eventually
 
 
@@ -14,13 +14,23 @@ def test_dead_letters_are_shown_resent_and_purged(console: Console, dead: str) -
     letters = console.get(f"/dead-letters/{dead}")
     assert sorted(each["body"] for each in letters) == ["dead 0", "dead 1", "dead 2"]
     assert {each["origin"] for each in letters} == {dead}
+    assert [each["offset"] for each in letters if each["broker"] == letters[-1]["broker"]][-1] == 0
+    page = console.request("GET", f"{API}/dead-letters/{dead}?limit=2")[1]
+    assert (page["data"], page["total"], page["command"].split()[1:6]) == (
+        letters[:2],
+        3,
+        ["dlq", "list", dead, "--max", "2"],
+    )
+    rest = console.request("GET", f"{API}/dead-letters/{dead}?before={page['next']}")[1]
+    assert (rest["data"], rest["total"], rest["next"]) == ([letters[2]], 3, None)
+    letters.reverse()
     path = f"/dead-letters/{dead}"
     preview = console.send("POST", f"{path}/resend", {"message": letters[0]["id"]})
     assert preview["what"] == f"would send 1 dead letter of {dead} to the group"
     assert [each["keys"] for each in preview["rows"]] == [letters[0]["keys"]]
     assert len(console.get(path)) == 3
     console.send("POST", f"{path}/resend", {"message": letters[0]["id"], "dry_run": False})
-    assert [each["id"] for each in console.get(path)] == [each["id"] for each in letters[1:]]
+    assert [each["id"] for each in console.get(path)] == [each["id"] for each in letters[:0:-1]]
     preview = console.send("POST", f"{path}/purge", {})
     assert preview["what"].startswith(f"would purge 2 dead letters of {dead}")
     console.send("POST", f"{path}/purge", {"dry_run": False})

@@ -3,6 +3,8 @@ import { Command, Facts, Page, Problem } from "../parts.js";
 
 const MODES = [["search", "search"], ["id", "by id"], ["key", "by key, from the index"]];
 const KEPT = 1_000;
+/** Messages of each broker that the index returns for a key. */
+const KEYED = 32;
 const TAIL_MS = 1_000;
 const FIELDS = ["topic", "mode", "id", "key", "since", "until", "last", "tags", "sql", "contains", "limit"];
 
@@ -101,6 +103,7 @@ function Results({ found, chosen, onChoose, isTailing, onMore }) {
   };
   return html`<div class="bar"><span>
       <b>${count(messages.length)} found</b>${scanned === undefined ? "" : ` · scanned ${count(scanned)} of ${count(total)}`}
+      ${scanned === undefined && messages.length >= KEYED ? `, at most ${KEYED} of each broker: search by key for all` : ""}
       ${unreadable ? ` · ${count(unreadable)} were deleted meanwhile` : ""}
       ${isTailing ? html` · <span class="live">live</span>` : stopped ? html` · <b class="warn">not scanned: ${count(total - scanned - unreadable)}</b>, because ${plain(stopped)}` : ""}</span>
       <span class="pages">${stopped && !isTailing ? html`<button onClick=${onMore}>Continue</button>` : null}
