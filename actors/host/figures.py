@@ -7,12 +7,13 @@ GET_BROKER_RUNTIME_INFO                `runtime_table`: as text, by each of `run
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, NamedTuple, cast
+from typing import Any, Final, NamedTuple, cast
 
 from actors.bounds import Use
 
@@ -74,6 +75,43 @@ def text_of(value: Value) -> str:
     return " ".join(map(str, value.counts)) if isinstance(value, Histogram) else str(value)
 
 
+OWN: Final = "raymq_"
+"""Prefix of RayMQ's own metrics; the others have RocketMQ's names and units."""
+_DIVISORS: Final = {"us": 1_000_000, "ms": 1_000, "percent": 100}
+_SUFFIXES: Final = {
+    "us": "seconds",
+    "ms": "seconds",
+    "s": "seconds",
+    "bytes": "bytes",
+    "percent": "ratio",
+    "ratio": "ratio",
+}
+"""Units of figures, and the endings of their metrics. Others are numbers of things."""
+_WORDS: Final = re.compile(
+    r"_(us|ms|ns|s|sec|secs|micros|millis|microseconds|milliseconds|nanoseconds|minutes|hours|days|b|kb|mb|gb|"
+    r"kib|mib|kilobytes|megabytes|percent|percentage|count|sum|bucket|info|gauge|counter|histogram)(_|$)"
+)
+"""Units that are no base units, and words that Prometheus adds itself or keeps for something else."""
+
+
+def check_metric(metric: str, kind: Kind, unit: str) -> None:
+    """Raise ValueError if a name of RayMQ's own breaks the rules of Prometheus, as `promtool check metrics`.
+
+    The name is in lower case, ends in the base unit, and then, for a counter only, in `_total`.
+    """
+    if not metric.startswith(OWN):
+        return
+    is_total = metric.endswith("_total")
+    stem, suffix = metric.removesuffix("_total"), _SUFFIXES.get(unit)
+    ends = [each for each in set(_SUFFIXES.values()) if stem.endswith(f"_{each}")]
+    if not re.fullmatch("[a-z][a-z0-9_]*", metric) or _WORDS.search(metric):
+        raise ValueError(f"metric {metric}: use lower case, base units and no word of Prometheus' own")
+    if is_total != (kind is Kind.COUNTER):
+        raise ValueError(f"metric {metric}: a counter ends in _total, and nothing else does")
+    if ends != ([] if suffix is None else [suffix]):
+        raise ValueError(f"metric {metric}: the unit is {unit!r}, so it must end in {suffix or 'no unit'}")
+
+
 @dataclass(frozen=True, slots=True)
 class Figure:
     """The declaration of one figure."""
@@ -81,7 +119,7 @@ class Figure:
     name: str
     kind: Kind
     unit: str
-    """`bytes`, `ms`, `us`, `s`, `percent`, `messages/s`; empty for a number of things and for texts."""
+    """`bytes`, `ms`, `us`, `s`, `percent`, `ratio`, `messages/s`; empty for numbers of things and texts."""
     read: Callable[[], Value | Iterable[Sample] | None]
     """Returns the value, or None if it is unknown: then it is absent. With `labels`, returns the samples.
 
@@ -99,10 +137,19 @@ class Figure:
     """Formats the value for GET_BROKER_RUNTIME_INFO."""
     metric: str = ""
     """Name on the page of metrics, with unit and `_total` as usual in Prometheus; empty: not there. It is
-    RocketMQ's name or begins with `raymq_`. Not for texts."""
+    RocketMQ's name or begins with `raymq_`, and then `check_metric` holds. Not for texts."""
     refresh: Callable[[], Awaitable[None]] | None = None
     """Computes what `read` returns, if that takes long or reads the disk; awaited before the page is made. It
     runs in slices too. Figures with an equal function are refreshed together."""
+
+    def __post_init__(self) -> None:
+        """Raise ValueError if the name on the page breaks the rules of Prometheus."""
+        check_metric(self.metric, self.kind, self.unit)
+
+    @property
+    def metric_divisor(self) -> int:
+        """By which values are divided on the page: RayMQ's own metrics are in base units."""
+        return _DIVISORS.get(self.unit, 1) if self.metric.startswith(OWN) else 1
 
     def samples(self) -> Iterable[Sample]:
         """Return the samples; a figure without labels has one, unless its value is unknown."""

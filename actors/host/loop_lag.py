@@ -80,7 +80,7 @@ class LoopLag:
             Figure(
                 "loop_lag_p99_us", gauge, "us", lambda: recent_us(0.99), "99 % of lags of the last minutes.",
                 runtime_names=("loopLagP99Micros",),
-            metric="raymq_loop_lag_p99_microseconds",
+            metric="raymq_loop_lag_p99_seconds",
         ),
             Figure(
                 "longest_lag_us", gauge, "us", lambda: self.longest_ns // 1000, "Longest lag.",
@@ -89,7 +89,7 @@ class LoopLag:
             Figure(
                 "loop_lag_buckets", Kind.HISTOGRAM, "us", all_samples, "Lags of the event loop.",
                 runtime_names=("loopLagBuckets",),
-            metric="raymq_loop_lag_microseconds",
+            metric="raymq_loop_lag_seconds",
         ),
         )  # fmt: skip
 

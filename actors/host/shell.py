@@ -24,7 +24,7 @@ _log = get_logger(__name__)
 RAY_GAUGES: Final = {
     "background_task_failures": "Failed background tasks since the start.",
     "connections": "Open connections.",
-    "disk_percent": "Used part of the disk.",
+    "disk_percent": "Used part of the disk, 0 to 1.",
     "held_pulls": "Pulls that wait for messages.",
     "loop_lag_p99_us": "99 % of lags of the event loop in the last minutes.",
     "messages_in": "Messages put since the start.",
@@ -32,8 +32,11 @@ RAY_GAUGES: Final = {
     "open_transactions": "Transactions without a decision.",
     "requests_refused": "Requests not admitted since the start.",
 }
-"""Details of an actor that are in Ray's metrics too, as `ray_raymq_NAME`, if the actor has them. The page of
+"""Details of an actor that are in Ray's metrics too, as `ray_raymq_NAME`, if the actor has them,
+those of RAY_NAMES under another name. The page of
 the actor (`actors.host.metrics`) has all figures; these few are for Ray's dashboard, beside Ray's own."""
+RAY_NAMES: Final = {"disk_percent": ("disk_ratio", 1e-2), "loop_lag_p99_us": ("loop_lag_p99_seconds", 1e-6)}
+"""Names and factors of details that are not in base units."""
 RAY_GAUGES_INTERVAL_S: Final = 10.0
 
 
@@ -92,12 +95,15 @@ class ActorShell:
     def _set_gauges(self) -> None:
         """Keep the actor's gauges in Ray's metrics; runs in a thread of its own, as it waits for the loop."""
         labels = {"namespace": str(self._spec.get("namespace", "raymq")), "actor": str(self._spec["name"])}
-        gauges = Gauges({f"raymq_{name}": text for name, text in RAY_GAUGES.items()}, labels)
+        names = {each: RAY_NAMES.get(each, (each, 1)) for each in RAY_GAUGES}
+        texts = {f"raymq_{names[each][0]}": text for each, text in RAY_GAUGES.items()}
+        gauges = Gauges(texts, labels)
         while True:
             time.sleep(RAY_GAUGES_INTERVAL_S)
             with contextlib.suppress(NotServing, TimeoutError):
                 found = self._host.call(self.details)
-                gauges.set({f"raymq_{name}": found[name] for name in RAY_GAUGES if name in found})
+                known = {each: name for each, name in names.items() if each in found}
+                gauges.set({f"raymq_{name}": found[each] * factor for each, (name, factor) in known.items()})
 
     @control
     def raymq_change(self, spec: Mapping[str, Any]) -> None:

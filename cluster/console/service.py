@@ -170,7 +170,16 @@ class ConsoleService:
         name, text = "responses_total", "HTTP responses by status."
         return [
             Figure(name, Kind.COUNTER, "", responses, text, ("status",), metric=f"raymq_console_{name}"),
-            *(Figure(row[0], row[1], "", *row[2:], metric=f"raymq_console_{row[0]}") for row in rows),
+            *(
+                Figure(
+                    row[0],
+                    row[1],
+                    "s" if row[0].endswith("_seconds") else "",
+                    *row[2:],
+                    metric=f"raymq_console_{row[0]}",
+                )
+                for row in rows
+            ),
         ]
 
     async def _sample(self) -> None:

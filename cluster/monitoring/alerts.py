@@ -90,7 +90,7 @@ ALL: Final = (
         "A background task of {{ $labels.node_id }} has failed.",
     ),
     Alert(
-        "RaymqLoopSlow", "raymq_loop_lag_p99_microseconds > 200000", "5m", "warning",
+        "RaymqLoopSlow", "raymq_loop_lag_p99_seconds > 0.2", "5m", "warning",
         "The event loop of {{ $labels.node_id }} is late: requests wait.",
     ),
     Alert(

@@ -237,8 +237,8 @@ ROWS: Final = {
     ),
     "Process": (
         Panel(
-            "Lag of the event loop, 99 %", "µs",
-            (Query(_max("raymq_loop_lag_p99_microseconds", _OF_NODE, "node_id"), "{{node_id}}"),),
+            "Lag of the event loop, 99 %", "s",
+            (Query(_max("raymq_loop_lag_p99_seconds", _OF_NODE, "node_id"), "{{node_id}}"),),
         ),
         Panel("Flushes", "ops", (Query(_rate("raymq_flushes_total", _OF_NODE, "node_id"), "{{node_id}}"),)),
         Panel(

@@ -37,7 +37,7 @@ def test_rays_metrics_have_gauges_of_each_actor(raymq: RayMQ) -> None:
 
     eventually(lambda: gauge("messages_in").get("broker-a-0", 0) >= 2)
     eventually(lambda: {"nameserver-0", "rebalancer-0"} <= gauge("background_task_failures").keys())
-    eventually(lambda: gauge("disk_percent").keys() == {"broker-a-0", "broker-b-0"})
+    eventually(lambda: gauge("disk_ratio").keys() == {"broker-a-0", "broker-b-0"})
 
 
 def test_prometheus_finds_the_cluster_and_ray_with_the_printed_configuration(

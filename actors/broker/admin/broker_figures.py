@@ -146,7 +146,7 @@ def _store(store: MessageStore) -> Sequence[Figure]:
             runtime_names=("commitLogDirCapacity",),
         ),
         runtime(
-            "disk_ratio", _GAUGE, "", lambda: _disk_ratio(store), "Used part of the disk, from 0 to 1.",
+            "disk_ratio", _GAUGE, "ratio", lambda: _disk_ratio(store), "Used part of the disk, from 0 to 1.",
             runtime_names=(
                 "commitLogDiskRatio", f"commitLogDiskRatio_{commit_log}", "consumeQueueDiskRatio",
             ),
@@ -264,7 +264,7 @@ def _messages(stats: BrokerStats) -> Sequence[Figure]:
         runtime(
             "bytes_in", _COUNTER, "bytes", lambda: stats.put_total.size_bytes, "Bytes of the messages put.",
             runtime_names=("putMessageSizeTotal",),
-            metric="raymq_bytes_in_total",
+            metric="raymq_messages_in_bytes_total",
         ),
         runtime(
             "average_message_bytes", _GAUGE, "bytes", average_bytes, "Average size of the messages put.",
@@ -334,7 +334,7 @@ def _rocketmq(loop: BrokerLoop) -> Sequence[Figure]:
         runtime(
             "started_ms", _GAUGE, "ms", lambda: stats.started_ms, "Time of the start.",
             runtime_names=("bootTimestamp",),
-            metric="raymq_start_time_milliseconds",
+            metric="raymq_start_time_seconds",
         ),
         runtime(
             "uptime_s", _GAUGE, "s", lambda: stats.uptime_ms // 1000, "Seconds since the start.",

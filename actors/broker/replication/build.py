@@ -135,7 +135,7 @@ def _figures(ha_client: HaClient, sync: MetadataSync) -> Sequence[Figure]:
         Figure("missing_tables", Kind.TEXT, "", lambda: sync.missing, "Tables of the master to be copied."),
         Figure("master_address", Kind.TEXT, "", lambda: ha_client.master, "Master that the slave follows."),
         Figure(
-            "replication_bytes_received", Kind.COUNTER, "B", lambda: ha_client.bytes_received,
-            "Bytes received from masters.", metric="raymq_replication_bytes_received_total",
+            "replication_bytes_received", Kind.COUNTER, "bytes", lambda: ha_client.bytes_received,
+            "Bytes received from masters.", metric="raymq_replication_received_bytes_total",
         ),
     )  # fmt: skip

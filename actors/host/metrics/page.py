@@ -36,7 +36,7 @@ def page(figures: Iterable[Figure], labels: Mapping[str, str], max_series: int) 
         if not figure.metric:
             continue
         yield f"# HELP {figure.metric} {_escaped_help(figure.help)}\n# TYPE {figure.metric} {figure.kind}\n"
-        starts = [f'{name}="' for name in figure.labels]
+        starts, divisor = [f'{name}="' for name in figure.labels], figure.metric_divisor
         samples = iter(figure.samples())
         while part := list(islice(samples, SAMPLES_PER_SLICE)):
             kept: list[str] = []
@@ -44,7 +44,8 @@ def page(figures: Iterable[Figure], labels: Mapping[str, str], max_series: int) 
                 own = [
                     f'{start}{escaped(value)}"' for start, value in zip(starts, sample.labels, strict=True)
                 ]
-                lines = _lines(figure.metric, ",".join(fixed + own), sample.value)
+                value = sample.value if divisor == 1 else _in_base_unit(sample.value, divisor)
+                lines = _lines(figure.metric, ",".join(fixed + own), value)
                 if len(lines) <= max_series:
                     max_series -= len(lines)
                     kept += lines
@@ -52,6 +53,13 @@ def page(figures: Iterable[Figure], labels: Mapping[str, str], max_series: int) 
                     dropped[figure.metric] = dropped.get(figure.metric, 0) + len(lines)
             yield "".join(kept)
     yield from _dropped(dropped, fixed)
+
+
+def _in_base_unit(value: Value, divisor: int) -> Value:
+    if isinstance(value, Histogram):
+        bounds = [bound / divisor for bound in value.bounds]
+        return Histogram(bounds, value.counts, value.total / divisor)
+    return value if isinstance(value, str) else value / divisor
 
 
 def _lines(name: str, labels: str, value: Value) -> list[str]:

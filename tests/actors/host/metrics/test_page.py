@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from actors.host.figures import Figure, Histogram, Kind, Sample
@@ -79,3 +80,44 @@ def test_page_is_made_in_slices() -> None:
         assert len(read) - before <= SAMPLES_PER_SLICE
         before = len(read)
     assert before == 20_000
+
+
+def test_own_metrics_are_in_base_units() -> None:
+    lags = Histogram((100, 52_000_000), (1, 2, 0), 250_500.0)
+    found = parsed(
+        Figure("lag", Kind.HISTOGRAM, "us", lambda: lags, "Lag.", metric="raymq_lag_seconds"),
+        Figure(
+            "start", Kind.GAUGE, "ms", lambda: 1_764_344_566_123, "Start.", metric="raymq_start_time_seconds"
+        ),
+        Figure("disk", Kind.GAUGE, "percent", lambda: 43, "Disk.", metric="raymq_disk_ratio"),
+        Figure("age", Kind.GAUGE, "ms", lambda: 1_500, "Age.", metric="rocketmq_age_milliseconds"),
+    )
+    assert found["raymq_lag_seconds_bucket", ("0.0001",)] == 1
+    assert found["raymq_lag_seconds_bucket", ("52.0",)] == 3
+    assert found["raymq_lag_seconds_sum", ()] == 0.2505
+    assert found["raymq_start_time_seconds", ()] == 1_764_344_566.123
+    assert found["raymq_disk_ratio", ()] == 0.43
+    assert found["rocketmq_age_milliseconds", ()] == 1_500  # RocketMQ's names and units stay
+
+
+@pytest.mark.parametrize(
+    ("metric", "kind", "unit"),
+    [
+        ("raymq_loop_lag_microseconds", Kind.GAUGE, "us"),
+        ("raymq_loop_lag_us", Kind.GAUGE, "us"),
+        ("raymq_loop_lag", Kind.GAUGE, "us"),
+        ("raymq_start_time_milliseconds", Kind.GAUGE, "ms"),
+        ("raymq_bytes_in_total", Kind.COUNTER, "bytes"),
+        ("raymq_written", Kind.GAUGE, "bytes"),
+        ("raymq_written_bytes", Kind.GAUGE, ""),
+        ("raymq_written_kib", Kind.GAUGE, ""),
+        ("raymq_disk_percent", Kind.GAUGE, "percent"),
+        ("raymq_sends", Kind.COUNTER, ""),
+        ("raymq_sends_total", Kind.GAUGE, ""),
+        ("raymq_sends_count", Kind.GAUGE, ""),
+        ("raymq_heldPulls", Kind.GAUGE, ""),
+    ],
+)
+def test_name_of_an_own_metric_that_breaks_the_rules_is_refused(metric: str, kind: Kind, unit: str) -> None:
+    with pytest.raises(ValueError, match=metric):
+        Figure("f", kind, unit, lambda: 1, "Help.", metric=metric)
