@@ -88,7 +88,7 @@ _SUFFIXES: Final = {
 }
 """Units of figures, and the endings of their metrics. Others are numbers of things."""
 _WORDS: Final = re.compile(
-    r"_(us|ms|ns|s|sec|secs|micros|millis|microseconds|milliseconds|nanoseconds|minutes|hours|days|b|kb|mb|gb|"
+    r"_(us|ms|ns|s|sec|secs|micros|millis|microseconds|milliseconds|nanoseconds|minutes|hours|days|kb|mb|gb|"
     r"kib|mib|kilobytes|megabytes|percent|percentage|count|sum|bucket|info|gauge|counter|histogram)(_|$)"
 )
 """Units that are no base units, and words that Prometheus adds itself or keeps for something else."""

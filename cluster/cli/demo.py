@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from cluster.cli.console import EXIT_FAILED, EXIT_INTERRUPTED
+from cluster.cli.console import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_REFUSED, print_error
 from cluster.cli.options import examples
 
 EPILOG = examples("raymq demo", "raymq demo --flights 10000", "raymq demo --console")
@@ -31,8 +31,15 @@ def _run(flights: int, web_console: bool) -> int:
 
     from rich.console import Console
 
+    from cluster.demo.flights import FlightsNotInstalled, data_file
+
+    try:
+        data_file()
+    except FlightsNotInstalled as error:
+        print_error(str(error))
+        return EXIT_REFUSED
+
     from cluster.demo.cluster_up import DemoFailed, temporary_home
-    from cluster.demo.flights import FlightsNotInstalled
     from cluster.demo.run import run_demo
     from cluster.demo.stage import console_alone
     from cluster.launch import Failures, Refusals
@@ -50,7 +57,7 @@ def _run(flights: int, web_console: bool) -> int:
         except KeyboardInterrupt:
             errors.print("interrupted; all processes are stopped", style="yellow")
             return EXIT_INTERRUPTED
-        except (DemoFailed, FlightsNotInstalled, *Failures, *Refusals) as error:
+        except (DemoFailed, *Failures, *Refusals) as error:
             log_tail = log_file.read_text(errors="replace").splitlines()[-15:]
             errors.print("\n".join(log_tail), style="dim", highlight=False, markup=False)
             errors.print(str(error), style="red", highlight=False, markup=False)

