@@ -132,6 +132,10 @@ class RemotingClient:
         elif not self._is_closed:
             self.hub.spawn(self._connect_and_send(address, command))
 
+    def oneway_over(self, connection: Connection, command: RemotingCommand) -> None:
+        """Send a one-way request over a connection of this client, as the answer to a request of its peer."""
+        self._oneway(connection, command, connection.peer)
+
     async def connect(self, address: str) -> Connection:
         """Return the connection to an address; open it if necessary. Raises ConnectFailed, NotProven."""
         connection = self._open.get(address)

@@ -243,7 +243,8 @@ class TransactionChecks:
             self._pending -= 1
         if state in _SYS_FLAGS:
             # The topic of the request, not that of the message: a RocketMQ broker sends its half topic there.
-            connection.oneway(self._core.check_end(state, header, header.topic))
+            end = self._core.check_end(state, header, header.topic)
+            self._core.instance.remoting.oneway_over(connection, end)
 
 
 async def call_async(

@@ -21,12 +21,14 @@ from cluster.client import (
     Admin,
     ClientConfig,
     ConsumerConfig,
+    LocalTransactionState,
     Message,
     Producer,
     ProducerConfig,
     PullConsumer,
     PushConfig,
     PushConsumer,
+    TransactionProducer,
     aio,
 )
 from cluster.client.errors import BrokerUnreachable, ConfigInvalid, PermissionDenied, SendFailed
@@ -74,6 +76,29 @@ def permit(cluster: Cluster, *resources: str) -> None:
         await client.close()
 
     cluster.run(create())
+
+
+def test_outcome_of_a_checked_transaction_is_signed(clusters: Callable[..., Cluster], tmp_path: Path) -> None:
+    path = tmp_path / "inner.key"
+    write_credentials(path, INNER)
+    cluster = clusters(
+        brokers=1,
+        authentication_enabled=True,
+        authorization_enabled=True,
+        inner_credentials_file=path,
+        transaction_check_interval_ms=20,
+        transaction_timeout_ms=0,
+    )
+    keys = {"access_key": INNER.access_key, "secret_key": INNER.secret_key}
+    with Admin(config=ClientConfig(cluster.addresses, **keys)) as admin:
+        admin.create_topic("T", queues=1)
+    permit(cluster, "Topic:T")
+    config = producer_config(cluster, **KEYS)
+    unknown, commit = LocalTransactionState.UNKNOWN, LocalTransactionState.COMMIT
+    with TransactionProducer(config=config, check_listener=lambda message: commit) as producer:
+        producer.send_in_transaction(Message("T", b"body"), lambda message: unknown)
+        with Admin(config=ClientConfig(cluster.addresses, **keys)) as admin:
+            eventually(lambda: sum(admin.end_offsets("T").values()) == 1)
 
 
 def producer_config(cluster: Cluster, **keys: str) -> ProducerConfig:
