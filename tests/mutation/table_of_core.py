@@ -116,6 +116,7 @@ OF_ELECTIONS = (
         NODE,
         "return is_stranger and self._election.has_leader(now)",
         "return False",
+        "tests/actors/raft/test_strangers.py",
     ),
     Mutation(
         "a replica of another group is believed",
@@ -160,6 +161,7 @@ OF_ELECTIONS = (
         NODE,
         "if was_leader and self._leading.is_overdue(now):",
         "if False:",
+        "tests/actors/raft/test_node.py",
     ),
     Mutation(
         "a replica does not wait after it has lost the leadership",
@@ -189,18 +191,21 @@ OF_REPLICATION = (
         LEADING,
         "match = min(flushed, progress.verified)",
         "match = flushed",
+        equivalent="a follower acknowledges only what it has compared",
     ),
     Mutation(
         "what was compared in an older term counts",
         FOLLOWING,
         "self._verified_term, self._verified, self._acked, self._leader_confirmed = state.term, 0, 0, 0",
         "self._verified_term = state.term",
+        equivalent="the leader counts only what it has compared in its term",
     ),
     Mutation(
         "what was compared counts after a truncation",
         FOLLOWING,
         "        self._verified = min(self._verified, offset)\n",
         "",
+        equivalent="what is flushed falls, too, and the next records set both",
     ),
     Mutation(
         "flushed bytes count after a truncation",
@@ -238,12 +243,14 @@ OF_REPLICATION = (
         NODE,
         "if ack.term == self._state.term and self._state.role is Role.LEADER:",
         "if self._state.role is Role.LEADER:",
+        "tests/actors/raft/test_node.py",
     ),
     Mutation(
         "fetches of older terms are served",
         NODE,
         "if request.term == state.term and state.role is Role.LEADER:",
         "if state.role is Role.LEADER:",
+        "tests/actors/raft/test_node.py",
     ),
     Mutation(
         "repairs of older terms are served",
@@ -356,6 +363,7 @@ OF_MEMBERS_AND_RESTARTS = (
         LEADING,
         "if len(healthy) < members.majority:",
         "if False:",
+        "tests/actors/raft/test_node.py",
     ),
     Mutation(
         "two voters change at once",
@@ -364,7 +372,6 @@ OF_MEMBERS_AND_RESTARTS = (
         "    if add is not None and add not in members.voters:\n"
         "        return members.with_voter(add) if remove not in members.voters else "
         "members.without(remove).with_voter(add)",
-        equivalent="check_change refuses it: the change is never made, and the operator waits",
     ),
     Mutation(
         "a replica that lost its disk is not removed before its successor counts",
@@ -419,6 +426,7 @@ OF_MEMBERS_AND_RESTARTS = (
         STATE,
         "is_joining = log.min < saved.join_offset",
         "is_joining = False",
+        "tests/actors/raft/test_node.py",
     ),
     Mutation(
         "a log is replaced before that is saved",
@@ -437,6 +445,7 @@ OF_MEMBERS_AND_RESTARTS = (
         STATE,
         "self.min = max(log.min, min(saved.history_begin, log.end))",
         "self.min = log.min",
+        "tests/actors/raft/test_node.py",
     ),
     Mutation(
         "the saved group records are not used",

@@ -137,6 +137,7 @@ OF_FILES = (
         TERM_FILE,
         '"historyBegin": saved.history_begin,',
         '"historyBegin": 0,',
+        "tests/actors/raft/test_files.py",
     ),
     Mutation(
         "the group records are not read",

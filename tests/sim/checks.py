@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from actors.raft.members import Member
 from actors.raft.messages import (
+    CampaignNow,
     FetchRequest,
     JoinFrom,
     LeaderNotice,
@@ -66,6 +67,8 @@ class Arrival(NamedTuple):
 
     is_response: bool
     is_stranger: bool
+    term: int
+    """The term of the receiver."""
     protected_term: int
     """The term of the receiver if it leads or hears the leader; else -1."""
 
@@ -92,17 +95,22 @@ class Checks:
 
     def on_complete(self, replica: SimReplica) -> None:
         """Check a replica that had lost bytes and votes again: it has those of them that were confirmed."""
+        self._require_complete(replica)
+        replica.log.lost.clear()
+
+    def _require_complete(self, replica: SimReplica) -> None:
         log = replica.log
         records = (each for each in log.lost if each.entry[1] is not None)  # not the blank end of a file
         confirmed = (each.end for each in records if self.chosen.get(each.end) == each)
         if log.durable < max(confirmed, default=0):
             raise Violation(f"{replica} votes before it has what it had acknowledged")
-        log.lost.clear()
 
     def on_leader(self, replica: SimReplica, term: int) -> None:
         if self._leaders.setdefault(term, replica.member) != replica.member:
             raise Violation(f"two leaders in term {term}: {self._leaders[term]}, {replica.member}")
         voters = replica.node.members.voters
+        if replica.member not in voters:
+            raise Violation(f"{replica} leads term {term}, but is no voter")
         votes = self._votes.get((term, replica.member), set()) | {replica.member}
         if sum(each in votes for each in voters) < len(voters) // 2 + 1:
             raise Violation(f"{replica} leads term {term} with the votes of {votes}")
@@ -113,7 +121,10 @@ class Checks:
         everyone = node.members.everyone
         is_stranger = replica.member in everyone and sender not in everyone and sender != node.leader
         return Arrival(
-            replica.lease.takes(message), is_stranger, node.term if self._has_leader(replica) else -1
+            replica.lease.takes(message),
+            is_stranger,
+            node.term,
+            node.term if self._has_leader(replica) else -1,
         )
 
     def on_accepted(self, replica: SimReplica, message: Any, arrival: Arrival, group_id: str) -> None:
@@ -121,6 +132,8 @@ class Checks:
         node = replica.node
         if arrival.is_response or (type(message) is LeaderNotice and node.leader == message.sender):
             replica.lease.on_received(message, replica.now)
+        if type(message) is CampaignNow and message.term != arrival.term != node.term:
+            raise Violation(f"{replica} stands in term {node.term} because of {message}")
         if not arrival.is_stranger:
             return
         if type(message) not in (VoteRequest, LeaderNotice) or group_id != node.group_id:
@@ -146,6 +159,7 @@ class Checks:
         if type(message) is VoteRequest:
             if not message.is_pre and (saved.term, saved.voted_for) != (message.term, replica.member):
                 raise Violation(f"{replica} requests votes for term {message.term} before it is saved")
+            self._require_complete(replica)
         elif message.term > saved.term:
             raise Violation(f"{replica} uses term {message.term} before it is saved")
         elif type(message) is VoteResponse and message.is_granted and not message.is_pre:
@@ -153,6 +167,7 @@ class Checks:
             if saved_vote != (message.term, to):
                 raise Violation(f"{replica} votes for {to} in term {message.term}, but saved {saved_vote}")
             self._votes.setdefault((message.term, to), set()).add(replica.member)
+            self._require_complete(replica)
 
     def on_step(self, replica: SimReplica) -> None:
         """Check the positions of a replica after each input."""
@@ -161,8 +176,17 @@ class Checks:
             raise Violation(f"{replica}: confirmed {node.confirmed} is beyond the end {log.end}")
         if log.flushed > log.durable:
             raise Violation(f"{replica}: flushed {log.flushed}, but the disk has only {log.durable}")
+        if node.leader is not None and self._leaders.get(node.term, node.leader) != node.leader:
+            raise Violation(f"{replica} follows {node.leader}, but {self._leaders[node.term]} leads")
+        if log.damage is None and not node.is_electable and replica.saved.is_electable:
+            raise Violation(f"{replica} would forget at a restart that it must not vote")
         if node.confirmed != log.confirmed:
             raise Violation(f"{replica}: confirmed {log.confirmed} became {node.confirmed} without notice")
+
+    def on_open(self, replica: SimReplica) -> None:
+        """Check a leader that opens for sends: its own disk has the first record of its term."""
+        if replica.log.flushed <= replica.node.epochs[-1][1]:
+            raise Violation(f"{replica} opens for sends, but has flushed only {replica.log.flushed}")
 
     def on_append(self, replica: SimReplica) -> None:
         """Check a leader that accepts a send: it has confirmed what earlier leaders had, and is connected."""
@@ -172,6 +196,8 @@ class Checks:
         heard = sum(replica.heard.get(each.replica, 0) > since for each in voters if each != replica.member)
         if replica.led_since <= since and heard + (replica.member in voters) < len(voters) // 2 + 1:
             raise Violation(f"{replica} accepts sends, but hears only {heard} of {len(voters)} voters")
+        if replica.opened_term != replica.node.term:
+            raise Violation(f"{replica} accepts sends before it has opened")
         if replica.node.confirmed <= replica.node.epochs[-1][1]:
             raise Violation(f"{replica} accepts sends before the first record of its term is confirmed")
 

@@ -8,6 +8,7 @@ RaftDriver  → ┼ DrivenLog     the log, with the checks of each step
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -53,6 +54,8 @@ class SimFiles:
 
     def __init__(self) -> None:
         self._contents: dict[Path, bytes] = {}
+        self.fails_next = False
+        self.has_failed = False
 
     def read(self, path: Path) -> bytes:
         """Return the content. Raises FileNotFoundError."""
@@ -61,6 +64,10 @@ class SimFiles:
         return self._contents[path]
 
     def replace(self, path: Path, content: bytes) -> None:
+        """Replace the content. Raises OSError if a failure was ordered."""
+        if self.fails_next:
+            self.fails_next, self.has_failed = False, True
+            raise OSError(errno.ENOSPC, "the disk is full")
         self._contents[path] = content
 
 

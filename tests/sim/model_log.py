@@ -17,6 +17,7 @@ from actors.raft.members import Members
 from actors.raft.node import RaftNode
 from actors.raft.state import LogState
 from actors.raft.term_file import TermFile
+from tests.sim.checks import Violation
 from tests.sim.driven import GROUP, ModelStore, Opened, SimFiles, addresses_of
 
 if TYPE_CHECKING:
@@ -74,12 +75,13 @@ class ModelLog:
     def open(self, rng: random.Random, make_node: Callable[..., RaftNode]) -> Opened:
         """Recover the log, as `open_replica` does."""
         replica, term_file = self._replica, self.term_file()
+        self._files.fails_next = self._files.has_failed = False
         saved = term_file.read()
         if saved is None:
             saved = SavedTerm(first_members=replica.first_members)
             term_file.write(saved)
         if not self.is_new and self.min < saved.join_offset:
-            self.begin_at(0)
+            self._remove()
         node = make_node(replica.member, saved, self.recover(), now=replica.now, rng=rng)
         return Opened(node, term_file, addresses_of(saved.first_members))
 
@@ -87,6 +89,17 @@ class ModelLog:
     def is_new(self) -> bool:
         """True if the log can begin anywhere."""
         return not self.entries
+
+    # ---- files ---------------------------------------------------------------------------------------------
+
+    def fail_next_write(self) -> None:
+        """Let the next write of a small file fail."""
+        self._files.fails_next = True
+
+    @property
+    def has_failed(self) -> bool:
+        """True if a write of this process has failed."""
+        return self._files.has_failed
 
     # ---- tables --------------------------------------------------------------------------------------------
 
@@ -152,10 +165,16 @@ class ModelLog:
         """Truncate a part only: the zeroing runs from the end backwards."""
         self.truncate(rng.randint(offset, self.end))
 
-    def begin_at(self, offset: int) -> None:
-        """Begin a new log at `offset`."""
+    def _remove(self) -> None:
+        """Remove the log, of which the leader has nothing left."""
         self.damage = None
         self.truncate(0)
+        self.min = self.flushed = self.durable = self.confirmed = self.bound = 0
+
+    def begin_at(self, offset: int) -> None:
+        """Begin a new log at `offset`."""
+        if not self.is_new:
+            raise Violation(f"a log of {self.end} entries is continued at {offset}")
         self.entries = [None] * offset
         self.min = self.flushed = self.durable = self.confirmed = self.bound = offset
 

@@ -59,6 +59,7 @@ class SimReplica:
         self.inbox: list[Callable[[], None]] = []
         self.heard: dict[int, float] = {}  # time of the last message of each other replica
         self.led_since = 0.0
+        self.opened_term = -1
         self.waiting: list[tuple[int, int]] = []  # end offset and value of unacknowledged sends
         self.steps_to_crash = -1
         self.last_group_record_end = 0
@@ -163,18 +164,20 @@ class SimReplica:
         self.run(lambda: None)
 
     def _after_turn(self) -> None:
-        if self._restarts:
+        if not self.driver.failure:
+            self.log.turn()
+            if self.accepts_sends:
+                self.log.keep_tables()
+            self.driver.end_turn()
+        if self._restarts or (self.driver.failure and self.log.has_failed):
             self.crash(keeps_cache=True)
-            self.sim.at(self.sim.now + 1, self.start)
-            return
-        self.log.turn()
-        if self.accepts_sends:
-            self.log.keep_tables()
-        self.driver.end_turn()
-        if self.driver.failure and not self._restarts:
+            down_ms = 1 if self._restarts else self.sim.timing.election_ms
+            self.sim.at(self.sim.now + down_ms, self.start)
+        elif self.driver.failure:
             raise Violation(f"{self} stops: {self.driver.failure}")
-        self.sim.checks.on_step(self)
-        self._flush()
+        else:
+            self.sim.checks.on_step(self)
+            self._flush()
 
     def receive(self, to: Member, message: Message, group_id: str) -> None:
         """Take a message from the network, as RaftRequests does: only what is for this store."""
@@ -251,6 +254,8 @@ class SimReplica:
             self.sim.send(self.number, number_of(address), to, message, self.node.group_id)
 
     def open_for_sends(self, term: int) -> None:
+        self.opened_term = term
+        self.sim.checks.on_open(self)
         self.log.take_over()
 
     def lose_leadership(self) -> None:

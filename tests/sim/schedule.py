@@ -128,6 +128,7 @@ def _fault(rng: random.Random, time_ms: int, voters: int, timing: Timing, swarm:
         (2, "remove", (replica,)),
         (3, "replace", (replica, voters)),
         (2, "damage", (replica,)),
+        (2, "failed_write", (replica,)),
     ]
     assert len(kinds) == KINDS
     weights = [
@@ -137,6 +138,6 @@ def _fault(rng: random.Random, time_ms: int, voters: int, timing: Timing, swarm:
     return Fault(time_ms, kind, arguments)
 
 
-KINDS = 19
+KINDS = 20
 LEADER = -1
 """Stands for the replica that leads when the fault occurs."""

@@ -245,6 +245,11 @@ class Simulation:
     def _fault_failed_flush(self, number: int, down_ms: int) -> None:
         self._down(self.replicas[number], down_ms, keeps_cache=False)
 
+    def _fault_failed_write(self, number: int) -> None:
+        replica = self.replicas[number]
+        if replica.node is not None:
+            replica.log.fail_next_write()
+
     def _fault_partition(self, side: int, is_one_way: bool, heal_ms: int) -> None:
         inside = [each.number for each in self.replicas if side >> each.number & 1]
         outside = [each.number for each in self.replicas if not side >> each.number & 1]

@@ -139,6 +139,11 @@ class StoreLog:
             store=SETTINGS,
         )
 
+    has_failed = False
+
+    def fail_next_write(self) -> None:
+        """The small files of a real store do not fail."""
+
     def term_file(self) -> TermFile:
         return TermFile(self.path, GROUP, self._replica.member)
 

@@ -445,3 +445,22 @@ def test_leader_knows_from_where_members_that_were_heard_need_its_log() -> None:
     assert node.needed_offset(now + 5) == RECORD_BYTES  # no member was heard
     node.on(Ack(B, node.term, RECORD_BYTES), now + 7)
     assert node.needed_offset(now + 5) == RECORD_BYTES
+
+
+@pytest.mark.parametrize("message", ["ack", "fetch"])
+def test_what_a_follower_had_flushed_in_an_older_term_does_not_count(message: str) -> None:
+    """It may have been truncated since: the same bytes are in its log again, but not on its disk."""
+    node = a_node(end=100, term=3)
+    now = opened(node)
+    end, term = node.confirmed, node.term
+    node.on(Appended(end + 50), now)
+    node.on(Flushed(end + 50), now)
+    node.on(FetchRequest(B, term, 2, end + 50, term, end, True), now)  # has, but has not flushed
+    assert node.confirmed == end
+    if message == "ack":
+        node.on(Ack(B, term - 1, end + 50), now)
+    else:
+        node.on(FetchRequest(B, term - 1, 2, end + 50, term, end + 50, True), now)
+    assert node.confirmed == end
+    node.on(Ack(B, term, end + 50), now)
+    assert node.confirmed == end + 50
