@@ -16,7 +16,7 @@ from google.protobuf.duration_pb2 import Duration
 from actors.bounds import AtLimit, Bound, Use
 from actors.gateway.access import Access, targets_of
 from actors.gateway.callers import Caller
-from actors.gateway.groups import CONSUMER_TYPES, Groups
+from actors.gateway.groups import CONSUMER_TYPES, UNKNOWN_GROUP, Groups, consumer_settings
 from actors.gateway.grpc.calls import Call
 from actors.gateway.members import HEARTBEAT_TIMEOUT_MS, Members
 from actors.gateway.messages import BODY_BYTES_MAX, message_of
@@ -27,6 +27,7 @@ from actors.gateway.proto.definition_pb2 import (
     Resource,
     RetryPolicy,
     Settings,
+    Status,
 )
 from actors.gateway.proto.service_pb2 import (
     HeartbeatRequest,
@@ -119,7 +120,7 @@ class Clients:
         try:
             caller = await self._access.caller(call)
         except (RpcFailed, Refused, RemotingError) as error:
-            await call.send(TelemetryCommand(status=status_of(error)))
+            await call.send(TelemetryCommand(status=_refused("", error)))
             return
         try:
             while (command := await call.receive()) is not None:
@@ -239,25 +240,43 @@ class Clients:
             topics = self._topics_of(settings)
         except (RpcFailed, Refused, RemotingError) as error:
             self._forget(call)  # the user may have lost the permission
-            return TelemetryCommand(status=status_of(error), settings=settings)
+            return TelemetryCommand(status=_refused(caller.client_id, error), settings=_completed(settings))
         is_new = self._streams.get(call, {}).keys() != topics.keys()
         self._streams[call] = topics
         if is_new:
             self._client.hub.spawn(self._announce_producers())
-        merged = Settings()
-        merged.CopyFrom(settings)
-        merged.backoff_policy.CopyFrom(
-            RetryPolicy(
-                max_attempts=MAX_ATTEMPTS,
-                exponential_backoff=ExponentialBackoff(
-                    initial=_duration(INITIAL_BACKOFF_MS), max=_duration(MAX_BACKOFF_MS), multiplier=2
-                ),
-            )
+        return TelemetryCommand(status=ok(), settings=_completed(settings))
+
+
+def _completed(settings: Settings) -> Settings:
+    """Return settings with the values that the server decides.
+
+    Those of a refused client, too: without them Java's SDK waits until its start fails without a reason; with
+    them its next call shows one.
+    """
+    if settings.HasField("subscription"):
+        return consumer_settings(settings, UNKNOWN_GROUP)
+    merged = Settings()
+    merged.CopyFrom(settings)
+    merged.backoff_policy.CopyFrom(
+        RetryPolicy(
+            max_attempts=MAX_ATTEMPTS,
+            exponential_backoff=ExponentialBackoff(
+                initial=_duration(INITIAL_BACKOFF_MS), max=_duration(MAX_BACKOFF_MS), multiplier=2
+            ),
         )
-        merged.publishing.validate_message_type = True
-        merged.publishing.max_body_size = BODY_BYTES_MAX
-        merged.metric.on = False
-        return TelemetryCommand(status=ok(), settings=merged)
+    )
+    merged.publishing.validate_message_type = True
+    merged.publishing.max_body_size = BODY_BYTES_MAX
+    merged.metric.on = False
+    return merged
+
+
+def _refused(client_id: str, error: RpcFailed | Refused | RemotingError) -> Status:
+    """Log why a client cannot start, because many SDKs do not show it; return the status."""
+    status = status_of(error)
+    _log.warning("client_refused", client_id=client_id, code=Code.Name(status.code), reason=status.message)
+    return status
 
 
 def _check(settings: Settings) -> None:

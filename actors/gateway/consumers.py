@@ -14,6 +14,7 @@ from actors.gateway.access import Access
 from actors.gateway.callers import Caller
 from actors.gateway.groups import Group, Groups, group_name
 from actors.gateway.grpc.calls import Call
+from actors.gateway.members import Members
 from actors.gateway.messages import ID_CHARS_MAX, message_of, refuse_lite
 from actors.gateway.proto.definition_pb2 import (
     Assignment,
@@ -40,7 +41,7 @@ from actors.gateway.proto.service_pb2 import (
     ReceiveMessageResponse,
 )
 from actors.gateway.receipts import INVISIBLE_MS, RENEWAL_MS_MAX, Handle, Renewal, Renewals
-from actors.gateway.statuses import RpcFailed, check_length, ok, status_of, status_of_handle
+from actors.gateway.statuses import RpcFailed, check_length, ok, status_of, status_of_all, status_of_handle
 from actors.gateway.topics import Topics, check_endpoints, topic_name
 from actors.remoting.bodies.pops import (
     INIT_MAX,
@@ -68,6 +69,8 @@ from store.store_errors import MessageInvalid, RecordDamaged
 _log = get_logger(__name__)
 
 BATCH_MAX: Final = 32
+POLLING_MS_MIN: Final = 5_000
+"""Of a call that names no polling time."""
 POLLING_MS_MAX: Final = 20_000
 POLLING_RESERVE_MS: Final = 500
 """Time of a call's deadline that is left for the response."""
@@ -90,6 +93,7 @@ class Consumers:
         access: Access,
         topics: Topics,
         groups: Groups,
+        members: Members,
         renewals: Renewals,
         client: RemotingClient,
         clock: Clock,
@@ -99,6 +103,7 @@ class Consumers:
         self._access = access
         self._topics = topics
         self._groups = groups
+        self._members = members
         self._client = client
         self._clock = clock
         self._timeout_ms = timeout_ms
@@ -136,7 +141,7 @@ class Consumers:
         else:
             status = ok()
             if not messages:
-                status.code, status.message = Code.MESSAGE_NOT_FOUND, "no message arrived in time"
+                status.code, status.message = Code.MESSAGE_NOT_FOUND, "no new message"
             await call.send(ReceiveMessageResponse(status=status))
             await self._deliver(call, caller, request, messages)
         last = ReceiveMessageResponse()
@@ -153,11 +158,7 @@ class Consumers:
         for each in request.entries:
             refuse_lite(each)
         entries = [await self._ack(caller, group, topic, entry) for entry in request.entries]
-        status = entries[0].status
-        if len({entry.status.code for entry in entries}) > 1:
-            status = ok()
-            status.code, status.message = Code.MULTIPLE_RESULTS, "the acks have different results"
-        return AckMessageResponse(status=status, entries=entries)
+        return AckMessageResponse(status=status_of_all(entries), entries=entries)
 
     async def change(
         self, call: Call, caller: Caller, request: ChangeInvisibleDurationRequest
@@ -167,8 +168,7 @@ class Consumers:
         try:
             group, topic = group_name(request.group), topic_name(request.topic)
             invisible_ms = request.invisible_duration.ToMilliseconds()
-            if not 0 <= invisible_ms <= INVISIBLE_MS_MAX:
-                raise _illegal_invisible_time(invisible_ms)
+            _check_invisible_ms(invisible_ms, 0)
             handle = await self._claimed(caller, group, request.receipt_handle)
             changed = await self._change(caller, group, topic, handle, max(invisible_ms, 1))
         except (RpcFailed, Refused, RemotingError) as error:
@@ -232,7 +232,7 @@ class Consumers:
             _ANY_QUEUE,  # as in RocketMQ's proxy: a client names a queue, but all of its broker are read
             min(max(request.batch_size, 1), BATCH_MAX),
             _invisible_ms(request),
-            _polling_ms(call, request),
+            _polling_ms(call, request, self._members.request_timeout_ms(caller.client_id)),
             init_mode=INIT_MAX,
             exp_type="SQL92" if request.filter_expression.type == FilterType.SQL else "TAG",
             exp=request.filter_expression.expression or "*",
@@ -346,8 +346,8 @@ class Consumers:
         if late_ms >= 0:
             raise RpcFailed(
                 Code.INVALID_RECEIPT_HANDLE,
-                f"receipt handle {text[:100]!r} expired {late_ms:,} ms ago: the message is delivered again; "
-                "receive with a longer invisible duration, or extend it in time",
+                f"receipt handle is expired: {text[:100]!r} was valid until {late_ms} ms ago, and the "
+                "message is delivered again; receive with a longer invisible duration, or extend it in time",
             )
         return handle
 
@@ -412,25 +412,37 @@ def _invisible_ms(request: ReceiveMessageRequest) -> int:
     if request.auto_renew:
         return INVISIBLE_MS
     invisible_ms = request.invisible_duration.ToMilliseconds()
-    if not INVISIBLE_MS_MIN <= invisible_ms <= INVISIBLE_MS_MAX:
-        raise _illegal_invisible_time(invisible_ms)
+    _check_invisible_ms(invisible_ms, INVISIBLE_MS_MIN)
     return invisible_ms
 
 
-def _illegal_invisible_time(invisible_ms: int) -> RpcFailed:
-    return RpcFailed(
-        Code.ILLEGAL_INVISIBLE_TIME,
-        f"the invisible duration of {invisible_ms:,} ms is not within {INVISIBLE_MS_MIN:,} and "
-        f"{INVISIBLE_MS_MAX:,}",
-    )
+def _check_invisible_ms(invisible_ms: int, least_ms: int) -> None:
+    if invisible_ms < least_ms:
+        raise RpcFailed(
+            Code.ILLEGAL_INVISIBLE_TIME,
+            f"the invisibleTime is too small. min is {least_ms}: it is {invisible_ms} ms",
+        )
+    if invisible_ms > INVISIBLE_MS_MAX:
+        raise RpcFailed(
+            Code.ILLEGAL_INVISIBLE_TIME,
+            f"the invisibleTime is too large. max is {INVISIBLE_MS_MAX}: it is {invisible_ms} ms",
+        )
 
 
-def _polling_ms(call: Call, request: ReceiveMessageRequest) -> int:
+def _polling_ms(call: Call, request: ReceiveMessageRequest, request_timeout_ms: int) -> int:
+    """Return how long the broker may hold the pop, so that the response arrives before the deadline.
+
+    Old SDKs name no time: their deadline is the time that they want, plus their request timeout.
+    """
     given = request.long_polling_timeout.ToMilliseconds()
-    wanted = min(given, POLLING_MS_MAX) if request.HasField("long_polling_timeout") else POLLING_MS_MAX
     left_ms = POLLING_MS_MAX if call.remaining_s is None else int(call.remaining_s * 1000)
+    wanted = given
+    if not request.HasField("long_polling_timeout"):
+        wanted = max(left_ms - request_timeout_ms // 2, POLLING_MS_MIN)
     if given < 0 or left_ms <= POLLING_RESERVE_MS:
         raise RpcFailed(
-            Code.ILLEGAL_POLLING_TIME, f"the polling time of {given:,} ms does not fit the call's deadline"
+            Code.ILLEGAL_POLLING_TIME,
+            "The deadline time remaining is not enough for polling, please check network condition: the "
+            f"polling time is {given} ms, the remaining one {left_ms} ms",
         )
-    return min(wanted, left_ms - POLLING_RESERVE_MS)
+    return min(wanted, POLLING_MS_MAX, left_ms - POLLING_RESERVE_MS)

@@ -51,6 +51,10 @@ class Group:
     since_ns: int
 
 
+UNKNOWN_GROUP: Final = Group(False, len(BACKOFF_S) - 2, 0)
+"""The settings of a group that does not exist yet."""
+
+
 class Groups:
     """The consumer groups that clients of one gateway use."""
 
@@ -110,23 +114,26 @@ class Groups:
         subscription = given.subscription
         name = group_name(subscription.group)
         topics = [topic_name(each.topic) for each in subscription.subscriptions]
-        group = await self.get(name, topics[0]) if topics else Group(False, len(BACKOFF_S) - 2, 0)
-        merged = Settings()
-        merged.CopyFrom(given)
-        found = merged.subscription
-        found.fifo = group.is_fifo
-        found.receive_batch_size = RECEIVE_BATCH_SIZE
-        found.long_polling_timeout.seconds = LONG_POLLING_S
-        backoff = CustomizedBackoff(next=[Duration(seconds=seconds) for seconds in BACKOFF_S])
-        merged.backoff_policy.CopyFrom(
-            RetryPolicy(max_attempts=group.retry_max + 1, customized_backoff=backoff)
-        )
-        # The Python SDK stops reading commands if metrics are off; it tolerates an endpoint without them.
-        is_python = given.user_agent.language == Language.PYTHON
-        merged.metric.on = is_python and given.client_type == ClientType.PUSH_CONSUMER
-        if merged.metric.on:
-            merged.metric.endpoints.CopyFrom(given.access_point)
-        return merged
+        group = await self.get(name, topics[0]) if topics else UNKNOWN_GROUP
+        return consumer_settings(given, group)
+
+
+def consumer_settings(given: Settings, group: Group) -> Settings:
+    """Return the settings of a consumer with the values that the server decides."""
+    merged = Settings()
+    merged.CopyFrom(given)
+    found = merged.subscription
+    found.fifo = group.is_fifo
+    found.receive_batch_size = RECEIVE_BATCH_SIZE
+    found.long_polling_timeout.seconds = LONG_POLLING_S
+    backoff = CustomizedBackoff(next=[Duration(seconds=seconds) for seconds in BACKOFF_S])
+    merged.backoff_policy.CopyFrom(RetryPolicy(max_attempts=group.retry_max + 1, customized_backoff=backoff))
+    # The Python SDK stops reading commands if metrics are off; it tolerates an endpoint without them.
+    is_python = given.user_agent.language == Language.PYTHON
+    merged.metric.on = is_python and given.client_type == ClientType.PUSH_CONSUMER
+    if merged.metric.on:
+        merged.metric.endpoints.CopyFrom(given.access_point)
+    return merged
 
 
 def group_name(resource: Resource) -> str:

@@ -27,6 +27,8 @@ from store.logs import get_logger
 _log = get_logger(__name__)
 
 HEARTBEAT_TIMEOUT_MS: Final = 3000
+REQUEST_TIMEOUT_MS: Final = 3000
+"""That of SDKs, unless a client sets another one."""
 _LANGUAGES = {
     Language.JAVA: "JAVA", Language.CPP: "CPP", Language.DOT_NET: "DOTNET", Language.GOLANG: "GO",
     Language.RUST: "RUST", Language.PYTHON: "PYTHON", Language.PHP: "PHP", Language.NODE_JS: "NODE_JS",
@@ -51,6 +53,7 @@ class Members:
         self._client = client
         self._clock = clock
         self._members: dict[Call, _Member] = {}
+        self._request_timeouts_ms: dict[str, int] = {}
 
     def join(self, call: Call, caller: Caller, settings: Settings) -> None:
         """Register a consumer from now on. Raises RpcFailed if its group or a topic is not valid."""
@@ -67,6 +70,8 @@ class Members:
         language = _LANGUAGES.get(settings.user_agent.language, "OTHER")
         member = _Member(caller, consumer, language)
         self._members[call] = member
+        if settings.HasField("request_timeout"):
+            self._request_timeouts_ms[caller.client_id] = max(settings.request_timeout.ToMilliseconds(), 0)
         self._client.hub.spawn(self._announce(member))
 
     def leave(self, call: Call) -> None:
@@ -79,10 +84,16 @@ class Members:
             (each.caller.client_id, each.consumer.group_name) == (client_id, group)
             for each in self._members.values()
         )
+        if not any(each.caller.client_id == client_id for each in self._members.values()):
+            self._request_timeouts_ms.pop(client_id, None)
         if not is_back:
             header = UnregisterClientHeader(client_id, consumer_group=group)
             command = left.caller.request(RequestCode.UNREGISTER_CLIENT, header)
             self._client.hub.spawn(self._send(left, command))
+
+    def request_timeout_ms(self, client_id: str) -> int:
+        """Return the time-out of a client's requests, without the time that a receive waits."""
+        return self._request_timeouts_ms.get(client_id, REQUEST_TIMEOUT_MS)
 
     async def announce(self) -> None:
         """Send a heartbeat of each consumer to the brokers of its topics."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Final, Protocol
 
 from google.protobuf.timestamp_pb2 import Timestamp
@@ -39,12 +39,17 @@ BODY_BYTES_MAX: Final = 4 * 1024 * 1024
 INFLATED_BYTES_MAX: Final = 16 * 1024 * 1024
 """Size of the inflated gzip bodies of one request."""
 USER_PROPERTIES_MAX: Final = 128
-USER_PROPERTIES_BYTES_MAX: Final = 16 * 1024
+PROPERTIES_BYTES_MAX: Final = 16 * 1024
+"""Size of user properties, tag and keys of a message."""
 GROUP_BYTES_MAX: Final = 64
 ID_CHARS_MAX: Final = 255
 DELAY_MS_MAX: Final = 24 * 3600 * 1000
 RECOVERY_S_MAX: Final = 3600
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f]")
+_DELAYS: Final = frozenset({MessageConst.DELAY, MessageConst.TIMER_DELIVER_MS, MessageConst.TIMER_DELAY_SEC})
+_TIME_DIGITS_MAX: Final = 15
+_TIME_MS_MAX: Final = 253_402_300_799_999
+"""The protocol has times up to the year 9999."""
 _RESERVED: Final = frozenset(value for name, value in vars(MessageConst).items() if not name.startswith("_"))
 
 
@@ -78,33 +83,52 @@ def check_message(message: Message, now_ms: int) -> None:
             "priorities and the message type LITE are not supported: send NORMAL, FIFO, DELAY or TRANSACTION",
         )
     if not size:
-        raise RpcFailed(Code.MESSAGE_BODY_EMPTY, "the body is empty: send at least one byte")
+        raise RpcFailed(Code.MESSAGE_BODY_EMPTY, "message body cannot be empty: send at least one byte")
     if size > BODY_BYTES_MAX:
         raise RpcFailed(
-            Code.MESSAGE_BODY_TOO_LARGE, f"body of {size:,} bytes exceeds the limit of {BODY_BYTES_MAX:,}"
+            Code.MESSAGE_BODY_TOO_LARGE,
+            f"message body cannot exceed the max {BODY_BYTES_MAX}: it has {size} bytes, compress or split it",
         )
-    if not system.message_id.strip() or len(system.message_id) > ID_CHARS_MAX:
+    if not system.message_id.strip():
+        raise RpcFailed(Code.ILLEGAL_MESSAGE_ID, "message id cannot be empty: give each message an id")
+    if len(system.message_id) > ID_CHARS_MAX:
         raise RpcFailed(
-            Code.ILLEGAL_MESSAGE_ID, f"the message id must have 1 to {ID_CHARS_MAX} characters, not blanks"
+            Code.ILLEGAL_MESSAGE_ID, f"the message id must have at most {ID_CHARS_MAX} characters"
         )
     _check_text(system.message_id, Code.ILLEGAL_MESSAGE_ID, "message id")
     if system.HasField("tag"):
-        _check_text(system.tag, Code.ILLEGAL_MESSAGE_TAG, "tag")
-        if not system.tag.strip() or "|" in system.tag:
-            raise RpcFailed(Code.ILLEGAL_MESSAGE_TAG, f"tag {system.tag[:40]!r} is blank or contains |")
+        _check_tag(system.tag)
     check_count(system.keys, ITEMS_MAX, Code.ILLEGAL_MESSAGE_KEY, "keys of a message")
     for key in system.keys:
         _check_text(key, Code.ILLEGAL_MESSAGE_KEY, "key")
         if not key.strip():
-            raise RpcFailed(Code.ILLEGAL_MESSAGE_KEY, "a key is blank")
+            raise RpcFailed(Code.ILLEGAL_MESSAGE_KEY, "key cannot be the char sequence of whitespace")
     if system.HasField("message_group"):
-        _check_text(system.message_group, Code.ILLEGAL_MESSAGE_GROUP, "message group")
-        if not 0 < len(system.message_group.strip().encode()) <= GROUP_BYTES_MAX:
-            raise RpcFailed(
-                Code.ILLEGAL_MESSAGE_GROUP, f"the message group must have 1 to {GROUP_BYTES_MAX} bytes"
-            )
+        _check_group(system.message_group)
     _check_times(message, now_ms)
-    _check_user_properties(message)
+    _check_properties(message)
+
+
+def _check_tag(tag: str) -> None:
+    _check_text(tag, Code.ILLEGAL_MESSAGE_TAG, "tag")
+    if not tag.strip():
+        raise RpcFailed(
+            Code.ILLEGAL_MESSAGE_TAG, "tag cannot be the char sequence of whitespace: omit an empty tag"
+        )
+    if "|" in tag:
+        raise RpcFailed(Code.ILLEGAL_MESSAGE_TAG, f"tag cannot contain '|': {tag[:40]!r} does")
+
+
+def _check_group(group: str) -> None:
+    _check_text(group, Code.ILLEGAL_MESSAGE_GROUP, "message group")
+    group_bytes = len(group.strip().encode())
+    if not group_bytes:
+        raise RpcFailed(Code.ILLEGAL_MESSAGE_GROUP, "message group cannot be the char sequence of whitespace")
+    if group_bytes > GROUP_BYTES_MAX:
+        raise RpcFailed(
+            Code.ILLEGAL_MESSAGE_GROUP,
+            f"message group exceed the max size {GROUP_BYTES_MAX}: it has {group_bytes} bytes",
+        )
 
 
 def _check_times(message: Message, now_ms: int) -> None:
@@ -117,14 +141,18 @@ def _check_times(message: Message, now_ms: int) -> None:
         if delay_ms > DELAY_MS_MAX:
             raise RpcFailed(
                 Code.ILLEGAL_DELIVERY_TIME,
-                f"the delivery time is {delay_ms:,} ms from now; the limit is {DELAY_MS_MAX:,}",
+                f"the max delay time of message is too large, max is {DELAY_MS_MAX}: "
+                f"the delivery time is {delay_ms} ms from now",
             )
     recovery_s = system.orphaned_transaction_recovery_duration.seconds
-    if not 0 <= recovery_s <= RECOVERY_S_MAX:
+    if recovery_s > RECOVERY_S_MAX:
         raise RpcFailed(
             Code.BAD_REQUEST,
-            f"the recovery duration of {recovery_s:,} s is not within 0 and {RECOVERY_S_MAX:,}",
+            f"the max transaction recovery time of message is too large, max is {RECOVERY_S_MAX}: "
+            f"it is {recovery_s} s",
         )
+    if recovery_s < 0:
+        raise RpcFailed(Code.BAD_REQUEST, f"the transaction recovery time of {recovery_s} s is negative")
 
 
 def _milliseconds(timestamp: Timestamp, code: Code, name: str) -> int:
@@ -134,26 +162,28 @@ def _milliseconds(timestamp: Timestamp, code: Code, name: str) -> int:
         raise RpcFailed(code, f"the {name} is not valid: {error}") from None
 
 
-def _check_user_properties(message: Message) -> None:
-    properties = message.user_properties
+def _check_properties(message: Message) -> None:
+    """Raise RpcFailed if a user property is not valid, or they, tag and keys are too large together."""
+    properties, system = message.user_properties, message.system_properties
     if len(properties) > USER_PROPERTIES_MAX:
         raise RpcFailed(
             Code.MESSAGE_PROPERTIES_TOO_LARGE,
-            f"{len(properties)} user properties exceed the limit of {USER_PROPERTIES_MAX}",
+            f"too many user properties, max is {USER_PROPERTIES_MAX}: there are {len(properties)}",
         )
-    size = 0
+    size = len(system.tag.encode()) + sum(len(key.encode()) for key in system.keys)
     for name, value in properties.items():
-        _check_text(name, Code.ILLEGAL_MESSAGE_PROPERTY_KEY, "property name")
-        _check_text(value, Code.ILLEGAL_MESSAGE_PROPERTY_KEY, f"property {name[:40]!r}")
-        if not name or name in _RESERVED:
-            raise RpcFailed(
-                Code.ILLEGAL_MESSAGE_PROPERTY_KEY, f"property name {name[:40]!r} is empty or reserved"
-            )
+        _check_text(name, Code.ILLEGAL_MESSAGE_PROPERTY_KEY, "the key of property")
+        _check_text(value, Code.ILLEGAL_MESSAGE_PROPERTY_KEY, "the value of property")
+        if name in _RESERVED:
+            raise RpcFailed(Code.ILLEGAL_MESSAGE_PROPERTY_KEY, f"property is used by system: {name}")
+        if not name:
+            raise RpcFailed(Code.ILLEGAL_MESSAGE_PROPERTY_KEY, "the key of a property is empty")
         size += len(name.encode()) + len(value.encode())
-    if size > USER_PROPERTIES_BYTES_MAX:
+    if size > PROPERTIES_BYTES_MAX:
         raise RpcFailed(
             Code.MESSAGE_PROPERTIES_TOO_LARGE,
-            f"user properties of {size:,} bytes exceed the limit of {USER_PROPERTIES_BYTES_MAX:,}",
+            f"the total size of user property is too large, max is {PROPERTIES_BYTES_MAX}: user properties, "
+            f"tag and keys have {size} bytes",
         )
 
 
@@ -168,7 +198,7 @@ def refuse_lite(given: _MayHaveLiteTopic) -> None:
 
 def _check_text(text: str, code: Code, kind: str) -> None:
     if _CONTROL.search(text):
-        raise RpcFailed(code, f"the {kind} contains a control character")
+        raise RpcFailed(code, f"{kind} cannot contain control character: remove it")
 
 
 async def inflate_bodies(call: Call, messages: Iterable[Message]) -> None:
@@ -210,6 +240,8 @@ def stored_properties(message: Message, producer_group: str) -> dict[str, str]:
         found[MessageConst.TIMER_DELIVER_MS] = str(system.delivery_timestamp.ToMilliseconds())
     if system.HasField("message_group"):
         found[MessageConst.SHARDING_KEY] = system.message_group
+    if 0 < len(system.born_host) <= ID_CHARS_MAX and not _CONTROL.search(system.born_host):
+        found[MessageConst.BORN_HOST] = system.born_host
     if system.HasField("trace_context") and "\x01" not in system.trace_context:
         found["TRACE_CONTEXT"] = system.trace_context.replace("\x02", "")
     return found
@@ -223,7 +255,7 @@ def message_of(record: MessageExt, resource: Resource) -> Message:
         if name not in _RESERVED and name != "TRACE_CONTEXT":
             message.user_properties[name] = value
     system = message.system_properties
-    system.message_id = properties.get(MessageConst.UNIQ_KEY, "")
+    system.message_id = properties.get(MessageConst.UNIQ_KEY) or record.msg_id
     system.body_encoding = IDENTITY
     system.body_digest.CopyFrom(
         Digest(type=MD5, checksum=hashlib.md5(body, usedforsecurity=False).hexdigest().upper())
@@ -231,18 +263,40 @@ def message_of(record: MessageExt, resource: Resource) -> Message:
     if MessageConst.TAGS in properties:
         system.tag = properties[MessageConst.TAGS]
     system.keys.extend(properties.get(MessageConst.KEYS, "").split())
-    system.message_type = NORMAL
-    if properties.get(MessageConst.TRANSACTION_PREPARED) == "true":
-        system.message_type = TRANSACTION
-    elif MessageConst.TIMER_DELIVER_MS in properties:
-        system.message_type = DELAY
-    elif MessageConst.SHARDING_KEY in properties:
-        system.message_type = FIFO
+    system.message_type = _stored_type(properties)
+    if MessageConst.SHARDING_KEY in properties:
         system.message_group = properties[MessageConst.SHARDING_KEY]
     system.born_timestamp.FromMilliseconds(record.born_timestamp)
+    system.born_host = properties.get(MessageConst.BORN_HOST, "").strip() or record.born_host.ip
     system.store_timestamp.FromMilliseconds(record.store_timestamp)
+    system.store_host = str(record.store_host)
+    delivery_ms = _delivery_ms(record)
+    if delivery_ms is not None:
+        system.delivery_timestamp.FromMilliseconds(delivery_ms)
+    if MessageConst.DLQ_ORIGIN_TOPIC in properties and MessageConst.DLQ_ORIGIN_MESSAGE_ID in properties:
+        system.dead_letter_queue.topic = properties[MessageConst.DLQ_ORIGIN_TOPIC]
+        system.dead_letter_queue.message_id = properties[MessageConst.DLQ_ORIGIN_MESSAGE_ID]
     system.queue_id, system.queue_offset = record.queue_id, record.queue_offset
     system.delivery_attempt = record.reconsume_times + 1
     if "TRACE_CONTEXT" in properties:
         system.trace_context = properties["TRACE_CONTEXT"]
     return message
+
+
+def _stored_type(properties: Mapping[str, str]) -> MessageType:
+    if properties.get(MessageConst.TRANSACTION_PREPARED) == "true":
+        return TRANSACTION
+    if not _DELAYS.isdisjoint(properties):
+        return DELAY
+    return FIFO if MessageConst.SHARDING_KEY in properties else NORMAL
+
+
+def _delivery_ms(record: MessageExt) -> int | None:
+    """Return the delivery time; None if the message has none, or one that the protocol cannot represent."""
+    properties = record.properties
+    deliver_ms = properties.get(MessageConst.TIMER_DELIVER_MS)
+    text = properties.get(MessageConst.TIMER_DELAY_SEC, "") if deliver_ms is None else deliver_ms
+    if not text.isascii() or not text.isdigit() or len(text) > _TIME_DIGITS_MAX:
+        return None
+    found = int(text) if deliver_ms is not None else record.born_timestamp + int(text) * 1000
+    return found if found <= _TIME_MS_MAX else None

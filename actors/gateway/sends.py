@@ -33,7 +33,7 @@ from actors.gateway.proto.service_pb2 import (
     SendMessageResponse,
     SendResultEntry,
 )
-from actors.gateway.statuses import RpcFailed, broker_status, ok, status_of, status_of_handle
+from actors.gateway.statuses import RpcFailed, broker_status, ok, status_of, status_of_all, status_of_handle
 from actors.gateway.topics import Topic, Topics, WriteQueue, topic_name
 from actors.remoting.client import RemotingClient
 from actors.remoting.codes import RequestCode, ResponseCode
@@ -110,7 +110,7 @@ class Sends:
         now_ms = self._clock.wall_ms()
         for message in messages:
             if topic_name(message.topic) != name:
-                raise RpcFailed(Code.MESSAGE_CORRUPTED, "the messages of one request have different topics")
+                raise RpcFailed(Code.MESSAGE_CORRUPTED, "topic in message is not same")
             check_message(message, now_ms)
         topic = await self._topics.get(name)
         for message in messages:
@@ -123,10 +123,7 @@ class Sends:
             queue = self._topics.queue_for(topic, None)
             sends = (self._send_one(call, caller, topic, each, queue) for each in messages)
             entries = await asyncio.gather(*sends)
-        codes = {entry.status.code for entry in entries}
-        status = entries[0].status if len(codes) == 1 else broker_status(ResponseCode.SUCCESS, None)
-        if len(codes) > 1:
-            status.code, status.message = Code.MULTIPLE_RESULTS, "the messages have different results"
+        status = entries[0].status if len(entries) == 1 else status_of_all(entries)
         return SendMessageResponse(status=status, entries=entries)
 
     async def recall(

@@ -79,7 +79,9 @@ class GatewayService:
             timeout_ms,
         )
         renewals, members = Renewals(clock), Members(topics, self._client, clock)
-        self._consumers = Consumers(access, topics, groups, renewals, self._client, clock, timeout_ms)
+        self._consumers = Consumers(
+            access, topics, groups, members, renewals, self._client, clock, timeout_ms
+        )
         self._clients = Clients(access, topics, self._client, client_id, groups, members, renewals)
         from_brokers.add_rows(self._clients.rows())
         account = MemoryAccount(settings.queued_max_request_bytes)

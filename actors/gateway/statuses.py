@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sized
+from collections.abc import Mapping, Sequence, Sized
 from typing import Final
 
 from actors.gateway.proto.definition_pb2 import OK, Code, Status
+from actors.gateway.proto.service_pb2 import AckMessageResultEntry, SendResultEntry
 from actors.remoting.codes import ResponseCode
 from actors.remoting.remoting_errors import Refused, RemotingError, TimedOut, without_paths
 
@@ -58,6 +59,16 @@ def status_of_handle(error: RpcFailed | Refused | RemotingError, invalid: Code) 
     if isinstance(error, Refused) and error.code not in _NOT_OF_HANDLES:
         status.code = invalid
     return status
+
+
+def status_of_all(results: Sequence[SendResultEntry] | Sequence[AckMessageResultEntry]) -> Status:
+    """Return the status of a response with several results: RocketMQ's suites compare the message.
+
+    Each result has its reason.
+    """
+    codes = {each.status.code for each in results}
+    code = codes.pop() if len(codes) == 1 else Code.MULTIPLE_RESULTS
+    return Status(code=code, message=Code.Name(code))
 
 
 def check_length(text: str, chars_max: int, code: Code, kind: str) -> None:

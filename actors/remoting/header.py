@@ -39,8 +39,8 @@ IdOrNone = Annotated[int, msgspec.Meta(ge=-1, le=I32_MAX)]
 """A queue or a replica; -1 if the request names none."""
 
 CLIENT_ID_CHARS_MAX: Final = 1024
-EXPRESSION_CHARS_MAX: Final = 8192
 TEXT_CHARS_MAX: Final = 32_767
+EXPRESSION_CHARS_MAX: Final = TEXT_CHARS_MAX
 
 # A new topic may have 127 characters (`check_topic`), the retry or dead-letter topic of a group 255.
 Topic = Annotated[str, msgspec.Meta(max_length=MAX_RETRY_TOPIC_CHARS)]

@@ -36,9 +36,6 @@ MESSAGES_MAX: Final = 32
 """Limit of the messages of one claim: RocketMQ keeps their acks in 32 bits."""
 ORDER_REVIVE_QUEUE: Final = 999
 """The revive queue in receipts of ordered messages, which have no check point."""
-FIRST_POP_TIME: Final = "1ST_POP_TIME"
-"""Property with the time of a message's first pop, in ms."""
-
 NORMAL, RETRY_V1, RETRY_V2 = "0", "1", "2"
 """Kinds of the topic of a popped message: the requested one, or one of its retry topics."""
 

@@ -159,7 +159,7 @@ def test_long_expression_of_a_heartbeat_is_not_kept_and_its_pulls_are_refused(tm
         subscribed = PullMessageHeader("CG", "T", 0, 0).to_ext()
         for pull in (await peer.ask(RequestCode.PULL_MESSAGE, subscribed), await peer.pull("T", tags=tags)):
             assert pull.code == ResponseCode.SUBSCRIPTION_PARSE_FAILED
-            assert "over the limit of 8,192" in (pull.remark or "")
+            assert f"over the limit of {EXPRESSION_CHARS_MAX:,}" in (pull.remark or "")
 
     with_broker(story, settings_of(tmp_path))
 

@@ -8,7 +8,7 @@ from actors.broker.pop.claims import ClaimQueue
 from actors.broker.pop.pop_counts import PopCounts
 from actors.broker.sending.moved import moved
 from store.message.message import MessageExt
-from store.message.pop_records import FIRST_POP_TIME, POP_RETRY_SEPARATORS, pop_retry_topic
+from store.message.pop_records import POP_RETRY_SEPARATORS, pop_retry_topic
 from store.message.properties import MessageConst
 from store.message.validate import DLQ_TOPIC_PREFIX, RETRY_TOPIC_PREFIX
 from store.message_store import MessageStore
@@ -40,7 +40,7 @@ class Retries:
             StoreError: the store refuses appends.
         """
         tables, properties = self._tables, dict(message.properties)
-        properties.setdefault(FIRST_POP_TIME, str(pop_ms))
+        properties.setdefault(MessageConst.FIRST_POP_TIME, str(pop_ms))
         topic = retry_topic_of(queue)
         limit = tables.groups.table.groups[queue.group].retry_max_times
         if self._settings.pop_dead_letters and message.reconsume_times >= limit:

@@ -13,6 +13,7 @@ from actors.gateway.access import Access
 from actors.gateway.consumers import Consumers
 from actors.gateway.groups import Group, Groups
 from actors.gateway.grpc.calls import Call
+from actors.gateway.members import Members
 from actors.gateway.proto import definition_pb2 as v2
 from actors.gateway.proto import service_pb2 as rpc
 from actors.gateway.receipts import Renewals
@@ -99,12 +100,19 @@ class ReceiveCall:
         self.sent.append(response)
 
 
-def consumers_of(broker: ClaimingBroker, renewals: Renewals | None = None) -> Consumers:
+def members_of(broker: ClaimingBroker) -> Members:
+    return Members(cast("Topics", broker), cast("RemotingClient", broker), SystemClock())
+
+
+def consumers_of(
+    broker: ClaimingBroker, renewals: Renewals | None = None, members: Members | None = None
+) -> Consumers:
     client, topics, groups = cast("RemotingClient", broker), cast("Topics", broker), cast("Groups", broker)
     clock = SystemClock()
     access = Access(None, client, clock, 1000, 1000)
     renewals = Renewals(clock) if renewals is None else renewals
-    return Consumers(access, topics, groups, renewals, client, clock, 1000)
+    members = members_of(broker) if members is None else members
+    return Consumers(access, topics, groups, members, renewals, client, clock, 1000)
 
 
 def receiving(consumers: Consumers, call: ReceiveCall) -> asyncio.Task[None]:

@@ -105,7 +105,7 @@ def test_several_messages_keep_their_order_in_one_queue(tmp_path: Path) -> None:
 
 def test_message_that_is_too_large_does_not_hide_the_results_of_others(tmp_path: Path) -> None:
     async def story(client: GrpcClient) -> None:
-        result = await client.send(message(), message(message_id="large", tag="x" * 40_000))
+        result = await client.send(message(), message(message_id="large", trace_context="x" * 40_000))
         assert result.status.code == Code.MULTIPLE_RESULTS
         assert [(each.message_id, each.status.code) for each in result.entries] == [
             ("01ABC", Code.OK), ("large", Code.MESSAGE_PROPERTIES_TOO_LARGE),

@@ -27,9 +27,9 @@ Use = Callable[..., Awaitable[Status]]
 async def ack(client: GrpcClient, handle: str, group: Resource = GROUP, topic: Resource = TOPIC) -> Status:
     entry = rpc.AckMessageEntry(message_id="01ABC", receipt_handle=handle)
     response = await client.call(rpc.AckMessageRequest(group=group, topic=topic, entries=[entry]))
-    assert [each.status for each in response.entries] == [response.status]
-    found: Status = response.status
-    return found
+    [found] = (each.status for each in response.entries)
+    assert (response.status.code, response.status.message) == (found.code, Code.Name(found.code))
+    return Status(code=found.code, message=found.message)
 
 
 async def change(client: GrpcClient, handle: str, group: Resource = GROUP, topic: Resource = TOPIC) -> Status:

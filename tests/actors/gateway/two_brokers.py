@@ -86,10 +86,10 @@ class Gateway:
         self.renewals = Renewals(clock)
         self.sends = Sends(self.topics, client, clock, TIMEOUT_MS)
         self.access = Access(client if has_users else None, client, clock, REFRESH_MS, TIMEOUT_MS)
-        self.consumers = Consumers(
-            self.access, self.topics, self.groups, self.renewals, client, clock, TIMEOUT_MS
-        )
         members = Members(self.topics, client, clock)
+        self.consumers = Consumers(
+            self.access, self.topics, self.groups, members, self.renewals, client, clock, TIMEOUT_MS
+        )
         self.clients = Clients(self.access, self.topics, client, "gw", self.groups, members, self.renewals)
 
     def renew(self, group: str, broker_name: str = "broker-a") -> Renewal:
