@@ -44,11 +44,12 @@ class Bound:
     help: str
     """What is counted, and in which unit if not in things."""
 
-    def use(self, read: Callable[[], int], limit: Callable[[], int] | None = None) -> Use:
+    def use(self, read: Callable[[], int | None], limit: Callable[[], int] | None = None) -> Use:
         """Return the use of this bound in one process.
 
         Args:
-            read: returns what is in use now; of a bound that applies to each peer, the largest.
+            read: returns what is in use now; of a bound that applies to each peer, the largest. None if it is
+                not known.
             limit: returns the limit of the settings, 0 without one; None: that of the declaration.
         """
         return Use(self, read, limit or (lambda: self.limit))
@@ -59,7 +60,7 @@ class Use:
     """How much of a bound one process uses."""
 
     bound: Bound
-    read: Callable[[], int]
+    read: Callable[[], int | None]
     limit: Callable[[], int]
 
 

@@ -115,6 +115,7 @@ class MessageStore(ReadableStore):
         sinks: Sequence[DispatchSink] = (),
         confirm: ConfirmPolicy | None = None,
         executors: Executors = thread_pool,
+        max_open_files: int | None = None,
     ) -> "MessageStore":
         """Lock, load and recover the store at `root`; create it if it does not exist.
 
@@ -124,18 +125,18 @@ class MessageStore(ReadableStore):
             identity: The broker that the store must belong to.
             clock: The time source.
             adopt: Open the store even if it belongs to another broker.
-            store_host: The broker's address, which is written into records and message ids. It can be set
-                later with `set_store_host`.
+            store_host: The broker's address for records and message ids; see also `set_store_host`.
             probe: Returns the disk usage of a directory.
             sinks: They receive every dispatched record, in addition to index and consume queues.
             confirm: The confirm policy; None: that of the setting `flush`.
             executors: Return the executors of the background work.
+            max_open_files: Limit of open files that is used instead of that of the settings.
 
         Raises:
             StoreError: The store belongs to another broker, is locked, or cannot be recovered.
         """
         with explained("cannot be opened", root):
-            make_parts = partial(open_parts, root, settings, clock, sinks, confirm, executors)
+            make_parts = partial(open_parts, root, settings, clock, sinks, confirm, executors, max_open_files)
             store = cls._open(root, settings, identity, clock, probe, make_parts, adopt=adopt)
         if store_host is not None:
             store.set_store_host(store_host)

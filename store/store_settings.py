@@ -64,7 +64,9 @@ class StoreSettings(SettingsModel):
     read_only_commit_log_paths: tuple[Path, ...] = Field((), alias="readOnlyCommitLogStorePaths")
     """Directories of the CommitLog in which no new files are created."""
     max_open_files: int = Field(512, ge=4)
-    """Maximum number of open files of each kind (CommitLog files, consume queue files)."""
+    """Maximum number of open files of each kind (CommitLog files, consume queue files). A process whose hard
+    limit of open files is low opens fewer.
+    """
     lock_timeout_ms: int = Field(10_000, ge=0)
     """How long opening a store waits for its lock, if another process holds it."""
     dispatch_slice_bytes: int = Field(4 << 20, ge=4096)

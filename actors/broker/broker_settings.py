@@ -256,9 +256,11 @@ class BrokerSettings(AccessSettings, MetricsSettings):
     idle_timeout_ms: int = Field(default=120_000, ge=1)
     """A connection without traffic for this long is closed."""
     max_connections: int = Field(default=20_000, ge=1)
-    """The largest number of open connections."""
+    """The largest number of open connections. Over it, idle ones are closed for new ones."""
     max_connections_per_address: int = Field(default=0, ge=0)
-    """The largest number of open connections of one IP address; 0: no limit. Many clients may share one."""
+    """The largest number of open connections of one IP address, or IPv6 network (/64); 0: no limit. Many
+    clients may share one.
+    """
 
     replication: Literal["", "async", "sync", "raft"] = ""
     """How the broker, as a master, sends its CommitLog to slaves: `async`: without waiting for them; `sync`:

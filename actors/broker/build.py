@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import chain
 
+from actors.bounds import Keeper
 from actors.broker.admin.broker_figures import broker_figures
 from actors.broker.admin.broker_info import BrokerInfo
 from actors.broker.admin.cleaning import Cleaning
@@ -65,7 +66,7 @@ from actors.broker.sending.send import Sender
 from actors.broker.sending.send_checks import SendChecks
 from actors.broker.sending.stored_properties import PropertyWriter
 from actors.host.cluster_access import PROVE_ROW, cluster_client
-from actors.host.figures import Figure, bound_figures
+from actors.host.figures import Figure
 from actors.host.metrics.endpoint import MetricsEndpoint
 from actors.host.settings_requests import SettingsRequests
 from actors.remoting.client import RemotingClient
@@ -168,7 +169,7 @@ def build_broker(
         loop.requests.add_rows(rows)
     return Broker(
         identity, access, loop, tables, groups, client, [each.leave for each in capabilities if each.leave],
-        registration, role, drain, handle, figures, MetricsEndpoint(settings, figures, identity.labels),
+        registration, role, drain, handle, figures, _metrics(parts, figures, capabilities),
     )  # fmt: skip
 
 
@@ -219,16 +220,27 @@ def _add_capabilities(parts: BrokerParts, capabilities: Sequence[Capability]) ->
 def _figures(parts: BrokerParts, drain: BrokerDrain, capabilities: Sequence[Capability]) -> Sequence[Figure]:
     """Return all figures of the broker. Raises ValueError if two have the same name."""
     loop, tables = parts.loop, parts.tables
-    keepers = tuple(chain.from_iterable(each.keepers for each in capabilities))
     figures = (
         *broker_figures(parts.settings, parts.identity, loop, tables, parts.role, drain, parts.supervisor),
         *chain.from_iterable(each.figures for each in capabilities),
-        *bound_figures([use for part in keepers for use in part.bounds()]),
     )
     for name, count in Counter(each.name for each in figures).items():
         if count > 1:
             raise ValueError(f"figure {name} is declared {count} times: each figure needs its own name")
     return figures
+
+
+def _metrics(
+    parts: BrokerParts, figures: Sequence[Figure], capabilities: Sequence[Capability]
+) -> MetricsEndpoint:
+    """Return the endpoint that serves the figures, and the bounds of what peers can fill."""
+    server = parts.loop.server
+    keepers: Sequence[Keeper] = (
+        server.hub,
+        server.hub.account,
+        *chain.from_iterable(each.keepers for each in capabilities),
+    )
+    return MetricsEndpoint(parts.settings, figures, parts.identity.labels, server.ports, keepers)
 
 
 def _build_metadata(

@@ -17,8 +17,8 @@ from actors.broker.loop.wait_registry import WaitRegistry
 from actors.broker.sending.acks import AckLimit, Acks
 from actors.broker.stats import BrokerStats
 from actors.host.cluster_tls import server_tls
-from actors.host.descriptors import connections_that_fit
 from actors.host.loop_lag import LoopLag
+from actors.ports import Ports
 from actors.remoting.chain import Step
 from actors.remoting.codes import ResponseCode
 from actors.remoting.limits import RemotingLimits
@@ -28,8 +28,6 @@ from store.clock import Clock
 from store.commitlog.confirm_policy import InSyncReplicas, confirm_policy
 from store.live_settings import LiveSettings
 from store.message_store import Arrival, MessageStore
-
-OTHER_DESCRIPTORS = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +70,8 @@ def build_loop(
         admission.end_turn()
 
     steps: Sequence[Step] = (*access_steps, admission)
-    tls = server_tls(settings)
-    server = RemotingServer(requests, clock, _limits(settings), end_turn, steps, (counters,), tls)
+    ports, tls = Ports(clock, store.spare_descriptors), server_tls(settings)
+    server = RemotingServer(requests, clock, _limits(settings), end_turn, steps, (counters,), tls, ports)
     live.on_change(lambda _: server.hub.change_limits(max_unread_bytes=_max_unread_bytes(settings)))
     held, stats = WaitRegistry[Arrival](clock, settings.max_held_pulls), BrokerStats(clock)
     flusher = Flusher(
@@ -147,7 +145,5 @@ def _limits(settings: BrokerSettings) -> RemotingLimits:
         unread_ms=settings.unread_timeout_ms,
         idle_ms=settings.idle_timeout_ms,
         max_connections_per_address=settings.max_connections_per_address,
-        max_connections=connections_that_fit(
-            settings.max_connections, 2 * settings.store.max_open_files + OTHER_DESCRIPTORS
-        ),
+        max_connections=settings.max_connections,
     )

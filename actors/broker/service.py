@@ -20,6 +20,7 @@ from actors.broker.replication.raft.opening import RaftReplica, open_replica
 from actors.broker.reserved_port import reserve_port
 from actors.broker.role import Role
 from actors.host.cluster_tls import reload_tls
+from actors.host.descriptors import reserve_descriptors
 from actors.host.figures import described
 from actors.raft.conversion import refuse_member
 from actors.supervisor import GiveUp, Supervisor
@@ -219,6 +220,7 @@ class BrokerService:
     def _open_store(self, host: Host, features: Sequence[Feature], confirm: ConfirmPolicy) -> MessageStore:
         settings = self.settings
         identity = StoreIdentity(settings.cluster_name, settings.broker_name, settings.replica)
+        files = reserve_descriptors(settings.max_connections, settings.store.max_open_files)
         return MessageStore.open(
             settings.store_root,
             settings.store,
@@ -229,6 +231,7 @@ class BrokerService:
             probe=self._probe,
             sinks=[sink for feature in features for sink in feature.sinks],
             confirm=confirm,
+            max_open_files=files,
         )
 
     def _post_tick(self) -> Callable[[], None]:

@@ -30,7 +30,7 @@ class GatewaySettings(AccessSettings, MetricsSettings):
     producer_heartbeat_interval_ms: int = Field(20_000, ge=1)
     """Interval at which brokers get the transaction producers of the gateway."""
     max_connections: int = Field(20_000, ge=1)
-    """Limit of the connections of clients."""
+    """Limit of the connections of clients. Over it, idle ones are closed for new ones."""
     queued_max_request_bytes: int = Field(REQUEST_BYTES.limit, ge=1024 * 1024)
     """Limit of the memory for requests, incomplete ones too, and for responses that clients do not read.
     Above it clients are not read, and those that hold the most lose a request if others need room.

@@ -10,7 +10,6 @@ from typing import Any, Final
 
 from google.protobuf.message import Message
 
-from actors.bounds import Keeper
 from actors.gateway.access import Access, targets_of
 from actors.gateway.callers import Caller
 from actors.gateway.clients import Clients
@@ -28,9 +27,11 @@ from actors.gateway.statuses import RpcFailed, status_of
 from actors.gateway.topics import Topics
 from actors.host.cluster_access import cluster_client, inner_signer
 from actors.host.cluster_tls import reload_tls, server_tls
-from actors.host.figures import Figure, Kind, bound_figures, described
+from actors.host.descriptors import reserve_descriptors
+from actors.host.figures import Figure, Kind, described
 from actors.host.metrics.endpoint import MetricsEndpoint
 from actors.memory_account import MemoryAccount
+from actors.ports import Ports
 from actors.remoting.clients.nameservers import Nameservers
 from actors.remoting.limits import RemotingLimits
 from actors.remoting.remoting_errors import Refused, RemotingError
@@ -91,9 +92,11 @@ class GatewayService:
         methods = _methods(access, topics, sends, self._clients, self._consumers)
         self._made = SelfSigned(settings.listen_host, clock) if settings.makes_certificate else None
         tls = server_tls(settings, ("h2",), self._made.own if self._made is not None else None)
-        self.server = GrpcServer(methods, clock, limits, account, tls=tls)
-        self.figures = self._figures(renewals, kept)
-        self.metrics = MetricsEndpoint(settings, self.figures, self._labels)
+        reserve_descriptors(settings.max_connections)
+        ports = Ports(clock)
+        self.server = GrpcServer(methods, clock, limits, account, tls=tls, ports=ports)
+        self.figures = self._figures(renewals)
+        self.metrics = MetricsEndpoint(settings, self.figures, self._labels, ports, (*kept, self.server.hub))
 
     @property
     def address(self) -> str:
@@ -124,7 +127,7 @@ class GatewayService:
         """Return the values of the figures."""
         return described(self.figures)
 
-    def _figures(self, renewals: Renewals, keepers: Sequence[Keeper]) -> Sequence[Figure]:
+    def _figures(self, renewals: Renewals) -> Sequence[Figure]:
         def gauge(name: str, read: Callable[[], int], text: str) -> Figure:
             return Figure(name, Kind.GAUGE, "", read, text, metric=f"raymq_gateway_{name}")
 
@@ -137,7 +140,6 @@ class GatewayService:
                 lambda: len(renewals),
                 "Messages whose invisible time is renewed for push consumers.",
             ),
-            *bound_figures([use for each in keepers for use in each.bounds()]),
         )
 
     def _labels(self) -> dict[str, str]:

@@ -180,7 +180,8 @@ def bound_figures(uses: Sequence[Use]) -> Sequence[Figure]:
     """Return the figures of the bounds of a process; one without a limit is not among the limits."""
 
     def used() -> Iterator[Sample]:
-        return (Sample((each.bound.name,), each.read()) for each in uses)
+        found = ((each.bound, each.read()) for each in uses)
+        return (Sample((bound.name,), used) for bound, used in found if used is not None)
 
     def limits() -> Iterator[Sample]:
         found = ((each.bound, each.limit()) for each in uses)

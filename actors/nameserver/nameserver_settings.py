@@ -34,9 +34,11 @@ class NameserverSettings(AccessSettings, MetricsSettings):
     listen_port: int = Field(9876, ge=0, le=65535, validation_alias=AliasChoices("listen_port", "listenPort"))
     """The port to listen on; 0 chooses a free port."""
     max_connections: int = Field(20_000, ge=1)
-    """The largest number of open connections."""
+    """The largest number of open connections. Over it, idle ones are closed for new ones."""
     max_connections_per_address: int = Field(0, ge=0)
-    """The largest number of open connections of one IP address; 0: no limit. Many clients may share one."""
+    """The largest number of open connections of one IP address, or IPv6 network (/64); 0: no limit. Many
+    clients may share one.
+    """
     max_brokers: int = Field(1_000, ge=1)
     """The largest number of broker groups; the registration of a further one is refused."""
     max_topics: int = Field(200_000, ge=1)

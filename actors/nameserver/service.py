@@ -5,7 +5,7 @@ The routes are only in memory: the brokers register them again every 30 s.
 
 from actors.access.access_file import RELOAD_MS, AccessFile
 from actors.host.cluster_tls import reload_tls, server_tls
-from actors.host.descriptors import connections_that_fit
+from actors.host.descriptors import reserve_descriptors
 from actors.host.figures import Figure, Kind, connections_figure, described, failures_figure
 from actors.host.metrics.endpoint import MetricsEndpoint
 from actors.host.settings_requests import SettingsRequests
@@ -25,8 +25,6 @@ from store.message.hosts import join_address
 
 _log = get_logger(__name__)
 
-OTHER_DESCRIPTORS = 64
-
 
 def build_nameserver(
     settings: NameserverSettings, clock: Clock, give_up: GiveUp | None = None
@@ -42,10 +40,11 @@ def build_nameserver(
     kv_config = KVConfig(settings.data_dir, settings.max_kv_entries)
     config = SettingsRequests(live, as_properties, by_field, clock)
     table = NameserverRequests(settings, routes, kv_config, clock).table(config)
-    fitting = connections_that_fit(settings.max_connections, OTHER_DESCRIPTORS)
+    reserve_descriptors(settings.max_connections)
     access = build_access(settings, clock)
     limits = RemotingLimits(
-        max_connections=fitting, max_connections_per_address=settings.max_connections_per_address
+        max_connections=settings.max_connections,
+        max_connections_per_address=settings.max_connections_per_address,
     )
     tls = server_tls(settings)
     server = RemotingServer(table, clock, limits, steps=access.steps, tls=tls)
@@ -96,7 +95,8 @@ class NameserverService:
             connections_figure(lambda: len(server.connections)),
             failures_figure(lambda: supervisor.failures),
         )
-        self.metrics = MetricsEndpoint(live.settings, self.figures, self._labels)
+        keepers = (server.hub, server.hub.account)
+        self.metrics = MetricsEndpoint(live.settings, self.figures, self._labels, server.ports, keepers)
 
     @property
     def address(self) -> str:

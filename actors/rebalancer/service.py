@@ -2,6 +2,7 @@
 
 from actors.host.cluster_access import cluster_client, inner_signer, inner_user_steps
 from actors.host.cluster_tls import reload_tls, server_tls
+from actors.host.descriptors import reserve_descriptors
 from actors.host.figures import Figure, Kind, connections_figure, described, failures_figure
 from actors.host.metrics.endpoint import MetricsEndpoint
 from actors.rebalancer.coordinator import GroupCoordinator
@@ -10,6 +11,7 @@ from actors.rebalancer.rebalancer_settings import RebalancerSettings
 from actors.rebalancer.route_watch import RouteWatch
 from actors.remoting.client import RemotingClient
 from actors.remoting.clients.nameservers import Nameservers
+from actors.remoting.limits import CONNECTIONS
 from actors.remoting.server import RemotingServer
 from actors.supervisor import GiveUp, Supervisor
 from store.clock import Clock
@@ -35,6 +37,7 @@ def build_rebalancer(
     coordinator = GroupCoordinator(settings, generations, routes, clock)
     steps = inner_user_steps(settings, inner, clock)
     table, tls = coordinator.table(), server_tls(settings)
+    reserve_descriptors(CONNECTIONS.limit)
     server = RemotingServer(table, clock, tick=coordinator.send_changes, steps=steps, tls=tls)
     supervisor = Supervisor(clock, give_up)
     return RebalancerService(LiveSettings(settings), coordinator, server, client, supervisor)
@@ -63,7 +66,8 @@ class RebalancerService:
             connections_figure(lambda: len(server.connections)),
             failures_figure(lambda: supervisor.failures),
         )
-        self.metrics = MetricsEndpoint(live.settings, self.figures, self._labels)
+        keepers = (server.hub, server.hub.account)
+        self.metrics = MetricsEndpoint(live.settings, self.figures, self._labels, server.ports, keepers)
 
     @property
     def address(self) -> str:

@@ -18,6 +18,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final, Protocol, cast
 
+from actors.ports import IN_USE_MS, NEVER_ASKED_NS
 from actors.remoting.calls import Callback, Calls, guarded
 from actors.remoting.codes import FLAG_ONEWAY
 from actors.remoting.command import RemotingCommand
@@ -100,6 +101,7 @@ class Connection(asyncio.BufferedProtocol):
             self._refuse_bytes,
         )
         self._stalls = _Stalls()
+        self._opened_ns = hub.clock.monotonic_ns()
         self._close_callbacks: list[CloseCallback] = []
         self.slices = Slices(hub)
 
@@ -296,6 +298,21 @@ class Connection(asyncio.BufferedProtocol):
         elif self._stalls.idle.stalled_ms(moved, now_ns) >= limits.idle_ms:
             self.abort(f"idle for {limits.idle_ms / 1000:.0f} s")
 
+    def idle_ns(self, now_ns: int) -> int | None:
+        """Return how long the peer has requested nothing (see `actors.ports.Guest`).
+
+        None while a request is handled or its response is unread, and until a minute has passed since:
+        clients send a heartbeat twice a minute.
+        """
+        output = self._output
+        if self.pending or output.is_behind or not output.is_empty:
+            return None
+        if not output.written_bytes:
+            return now_ns - self._opened_ns + NEVER_ASKED_NS
+        moved = (self._input.received_bytes, output.written_bytes)
+        idle_ms = self._stalls.idle.stalled_ms(moved, now_ns)
+        return idle_ms * NS_PER_MS if idle_ms >= IN_USE_MS else None
+
     def abort(self, reason: str) -> None:
         """Close the socket immediately; drop unwritten responses."""
         if self.is_closed and self not in self.hub.leaving:
@@ -303,6 +320,10 @@ class Connection(asyncio.BufferedProtocol):
         if not self.is_closed:
             self.close_reason = reason
         _log.info("connection_closed", peer=self.peer, reason=reason)
+        self.give_way()
+
+    def give_way(self) -> None:
+        """Close the socket immediately, without a log event (see `actors.ports.Guest`)."""
         if self._transport is not None:
             self._transport.abort()
         self._leave()

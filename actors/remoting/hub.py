@@ -11,14 +11,17 @@ decides the order.
 """
 
 import asyncio
+import ipaddress
+from collections import Counter
 from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import replace
 from typing import Any, Final, Protocol
 
+from actors.bounds import Use
 from actors.memory_account import STALLED_MS, MemoryAccount
 from actors.remoting.busy_poll import BusyPoll
 from actors.remoting.frame import ReceiveMemory
-from actors.remoting.limits import SHED_RATIO, RemotingLimits
+from actors.remoting.limits import CONNECTIONS, CONNECTIONS_PER_ADDRESS, SHED_RATIO, RemotingLimits
 from actors.remoting.scheduler import Scheduler, Work
 from store.clock import Clock
 
@@ -75,6 +78,14 @@ class Peer(Protocol):
         """Close immediately."""
         ...
 
+    def idle_ns(self, now_ns: int) -> int | None:
+        """Return how long the peer has requested nothing (see `actors.ports.Guest`)."""
+        ...
+
+    def give_way(self) -> None:
+        """Close immediately, without a log event."""
+        ...
+
 
 class Hub:
     """State that the connections of one server or one client share. Use it on one event loop only."""
@@ -123,11 +134,27 @@ class Hub:
             connection.abort(f"over the limit of {limits.max_connections:,} connections (max_connections)")
             return
         limit = limits.max_connections_per_address
-        if limit and count > limit:
-            host = connection.peer.rpartition(":")[0]
-            peers = (each.peer for each in (*connections, *self.leaving))
-            if sum(peer.rpartition(":")[0] == host for peer in peers) > limit:
-                connection.abort(f"over the limit of {limit:,} connections (max_connections_per_address)")
+        if limit and count > limit and self._networks()[_network_of(connection.peer)] > limit:
+            connection.abort(f"over the limit of {limit:,} connections (max_connections_per_address)")
+
+    def bounds(self) -> tuple[Use, ...]:
+        """Return the uses of bounds."""
+
+        def of_one_network() -> int | None:
+            return max(self._networks().values(), default=0) if per_address() else None
+
+        def per_address() -> int:
+            return self.limits.max_connections_per_address
+
+        return (
+            CONNECTIONS.use(
+                lambda: len(self.connections) + len(self.leaving), lambda: self.limits.max_connections
+            ),
+            CONNECTIONS_PER_ADDRESS.use(of_one_network, per_address),
+        )
+
+    def _networks(self) -> Counter[str]:
+        return Counter(_network_of(each.peer) for each in (*self.connections, *self.leaving))
 
     def request_tick(self) -> bool:
         """Schedule the end-of-turn callback; begin a turn if none is running.
@@ -290,3 +317,11 @@ class Hub:
                 f"{connection.unread_bytes:,} bytes of responses unread, more than by any other peer; the "
                 f"total of {self.unread_bytes:,} bytes exceeds max_unread_bytes {limit_bytes:,}"
             )
+
+
+def _network_of(peer: str) -> str:
+    """Return the IP address of a peer, or the network of an IPv6 address, of which one machine has all."""
+    host = peer.rpartition(":")[0]
+    if not host.startswith("["):
+        return host
+    return str(ipaddress.ip_network((host[1:-1].partition("%")[0], 64), strict=False))

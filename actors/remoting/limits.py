@@ -3,9 +3,20 @@
 from dataclasses import dataclass
 from typing import Final
 
+from actors.bounds import AtLimit, Bound
+
 # Connections are closed only at this multiple of `max_unread_bytes`: each peer gets one turn's responses
 # before it is known to be behind, so many peers can exceed the limit for a short time.
 SHED_RATIO: Final = 1.5
+CONNECTIONS: Final = Bound(
+    "connections", 20_000, AtLimit.CLOSE, "Open connections of clients; idle ones are closed first."
+)
+CONNECTIONS_PER_ADDRESS: Final = Bound(
+    "connections_per_address",
+    0,
+    AtLimit.REFUSE,
+    "Open connections of one IP address, or of one IPv6 network (/64).",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +47,8 @@ class RemotingLimits:
     unread_ms: int = 60_000
     """Time after which a connection is closed whose peer has unread responses and reads no byte."""
     idle_ms: int = 120_000
-    max_connections: int = 20_000
-    max_connections_per_address: int = 0
+    max_connections: int = CONNECTIONS.limit
+    max_connections_per_address: int = CONNECTIONS_PER_ADDRESS.limit
     """Limit of connections of one IP address, also of those that have sent nothing yet; 0: no limit."""
     max_assembly_bytes: int = 512 * 1024 * 1024
     """Limit on the incomplete frames of all connections (`actors.memory_account`)."""

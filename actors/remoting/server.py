@@ -5,6 +5,7 @@ import socket
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from actors.ports import Port, Ports
 from actors.remoting.chain import Chain, Step
 from actors.remoting.connection import Connection
 from actors.remoting.hub import Hub, Peer
@@ -19,9 +20,9 @@ from store.logs import get_logger
 
 _log = get_logger(__name__)
 
-_BACKLOG: Final = 1024
 _SWEEPS_PER_LIMIT: Final = 12
 _CLOSE_TIMEOUT_S: Final = 2.0
+_CLOSE_CHECK_S: Final = 0.01
 
 
 class RemotingServer:
@@ -40,30 +41,28 @@ class RemotingServer:
         steps: Sequence[Step] = (),
         observers: Sequence[Observer] = (),
         tls: ServerTls | None = None,
+        ports: Ports | None = None,
     ) -> None:
         self.hub = Hub(clock, limits or RemotingLimits(), tick)
         self.chain = Chain(table, steps, observers)
         self.port = 0
         self.tls = tls
-        self._server: asyncio.Server | None = None
-        self._also: asyncio.Server | None = None
+        self.ports = ports or Ports(clock)
+        """The ports of the process."""
+        self._ports: list[Port] = []
         self._in_process: list[InProcessConnection] = []
         self._sweeper: asyncio.TimerHandle | None = None
 
     async def start(self, host: str, port: int) -> int:
         """Listen on a port; 0 lets the system choose one. Return the port. Raises OSError if it is in use."""
-        loop = self.hub.loop
-        listener = await bound_socket(loop, host, port)
-        self._server = await loop.create_server(self._accept, sock=listener, backlog=_BACKLOG)
-        self.port = int(listener.getsockname()[1])
+        self.port = await self._listen(host, port)
         self._sweep()
         self.hub.press()
         return self.port
 
     async def also_listen(self, host: str, port: int) -> None:
         """Listen on an additional port. Raises OSError if it is in use."""
-        listener = await bound_socket(self.hub.loop, host, port)
-        self._also = await self.hub.loop.create_server(self._accept, sock=listener, backlog=_BACKLOG)
+        await self._listen(host, port)
 
     def connect_in_process(self, name: str, peer_bytes: bytes) -> InProcessConnection:
         """Return a connection for a caller in this process.
@@ -76,9 +75,7 @@ class RemotingServer:
 
     def discard_input(self) -> None:
         """Accept no further connections or requests; send the responses to accepted requests."""
-        for server in (self._server, self._also):
-            if server is not None:
-                server.close()
+        self._close_ports()
         for connection in (*self.hub.connections, *self._in_process):
             connection.discard_input()
 
@@ -86,18 +83,15 @@ class RemotingServer:
         """Stop listening, write the collected responses and close all connections."""
         if self._sweeper is not None:
             self._sweeper.cancel()
-        servers = [server for server in (self._server, self._also) if server is not None]
-        self._server = self._also = None
-        for server in servers:
-            server.close()
+        self._close_ports()
         for connection in self._in_process:
             connection.close("this process is shutting down")
         await self.hub.stop()
-        for server in servers:
-            try:
-                await asyncio.wait_for(server.wait_closed(), _CLOSE_TIMEOUT_S)
-            except TimeoutError:
-                _log.info("connection_close_timed_out", port=self.port, waited_s=_CLOSE_TIMEOUT_S)
+        try:
+            async with asyncio.timeout(_CLOSE_TIMEOUT_S):
+                await self._until_left()
+        except TimeoutError:
+            _log.info("connection_close_timed_out", port=self.port, waited_s=_CLOSE_TIMEOUT_S)
 
     def request_tick(self) -> None:
         """Schedule the end of a turn (see `Hub.request_tick`)."""
@@ -111,7 +105,26 @@ class RemotingServer:
     @property
     def sockets(self) -> tuple[socket.socket, ...]:
         """The listening sockets."""
-        return tuple(each for server in (self._server, self._also) if server for each in server.sockets)
+        return tuple(each.listener for each in self._ports)
+
+    async def _listen(self, host: str, port: int) -> int:
+        hub, limits = self.hub, self.hub.limits
+        opened = await self.ports.listen(
+            host, port, self._accept, lambda: hub.connections, limits.max_connections
+        )
+        self._ports.append(opened)
+        return opened.number
+
+    def _close_ports(self) -> None:
+        for each in self._ports:
+            each.close()
+        self._ports = []
+
+    async def _until_left(self) -> None:
+        """Wait until the peers have read the last responses."""
+        while self.hub.leaving:  # noqa: ASYNC110 - they end by themselves, at any place
+            await asyncio.sleep(_CLOSE_CHECK_S)
+        await asyncio.sleep(0)  # the transports close their sockets
 
     def _accept(self) -> asyncio.BufferedProtocol:
         return self._connection() if self.tls is None else TlsGate(self.hub, self.tls, self._connection)
@@ -126,20 +139,3 @@ class RemotingServer:
             interval_s, self._sweep
         )  # schedule the next sweep first: this one may raise
         self.hub.sweep()
-
-
-async def bound_socket(loop: asyncio.AbstractEventLoop, host: str, port: int) -> socket.socket:
-    """Return a socket that is bound to the address. Raises OSError if the port is in use."""
-    found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-    family, kind, protocol, _, address = found[0]
-    listener = socket.socket(family, kind, protocol)
-    try:
-        # SO_REUSEADDR: sockets in TIME_WAIT would block the port after a kill. Never SO_REUSEPORT: it would
-        # let two brokers share the port.
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.setblocking(False)
-        listener.bind(address)
-    except OSError:
-        listener.close()
-        raise
-    return listener

@@ -8,8 +8,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar
 
+from actors.host.descriptors import reserve_descriptors
 from actors.host.figures import Figure, Kind, Sample
-from actors.host.metrics.endpoint import AUTOSCALER_PORT, MetricsEndpoint
+from actors.host.metrics.endpoint import AUTOSCALER_PORT, CONNECTIONS, MetricsEndpoint
 from cluster.autoscale.autoscaler_settings import AutoscalerSettings
 from cluster.autoscale.controller import Controller
 from cluster.autoscale.samples import DRAINING, RUNNING, STARTING
@@ -48,6 +49,7 @@ class AutoscalerService:
         self._thread = ThreadPoolExecutor(1, "controller")
         self._task: asyncio.Task[None] | None = None
         self._controller: Controller | None = None
+        reserve_descriptors(CONNECTIONS.limit)
         self.metrics = MetricsEndpoint(settings, self._figures(), lambda: LABELS)
 
     async def start(self) -> None:

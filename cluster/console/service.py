@@ -13,14 +13,17 @@ from typing import Any
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
+from actors.host.descriptors import reserve_descriptors
 from actors.host.figures import Figure, Kind
 from actors.host.figures import Sample as Value
 from actors.host.metrics.endpoint import MetricsEndpoint
+from actors.ports import Port, Ports
 from cluster.client import Admin
 from cluster.client.config import ClientConfig
 from cluster.console.access import Access
 from cluster.console.api import BODY_BYTES_MAX, Api
 from cluster.console.changes import Changes
+from cluster.console.connections import CONNECTIONS, Connections
 from cluster.console.console_settings import ConsoleSettings
 from cluster.console.deadlines import Deadlines
 from cluster.console.guard import add_headers
@@ -38,6 +41,7 @@ from cluster.console.static_files import StaticFiles
 from store.clock import Clock, SystemClock
 from store.logs import get_logger
 from store.message.hosts import join_address
+from store.store_errors import StoreError
 
 _log = get_logger(__name__)
 
@@ -88,7 +92,11 @@ class ConsoleService:
         )
         self._api = Api(self.routes, self._access, self.changes, settings)
         self._responses = Counter[int]()
-        self.metrics = MetricsEndpoint(settings, self._figures(), self._labels)
+        self._ports = Ports(clock)
+        self._port: Port | None = None
+        self._connections = Connections(self._ports)
+        keepers = (self._connections,)
+        self.metrics = MetricsEndpoint(settings, self._figures(), self._labels, self._ports, keepers)
         self._runner: web.AppRunner | None = None
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -96,15 +104,16 @@ class ConsoleService:
     def address(self) -> str:
         """The URL of the console."""
         scheme = "http" if self.settings.tls_certificate is None else "https"
-        assert self._runner is not None
-        host, port = self._runner.addresses[0][:2]
+        assert self._port is not None
+        host, port = self._port.listener.getsockname()[:2]
         return f"{scheme}://{join_address(host, port)}/"
 
     async def start(self) -> None:
         """Listen, and start to take samples. Raises ConsoleRefused; OSError if `metrics_port` is in use."""
         settings = self.settings
         deadlines = Deadlines(self._clock, settings.request_timeout_ms)
-        app = web.Application(middlewares=[deadlines.watch, self._api.errors], client_max_size=BODY_BYTES_MAX)
+        middlewares = [self._connections.note, deadlines.watch, self._api.errors]
+        app = web.Application(middlewares=middlewares, client_max_size=BODY_BYTES_MAX)
         app.add_routes([*self._api.handlers(), *StaticFiles().handlers()])
         app.on_response_prepare.extend((add_headers, self._count))
         self._runner = web.AppRunner(
@@ -117,10 +126,20 @@ class ConsoleService:
         )
         await self._runner.setup()
         try:
-            tls = _tls_of(settings)
-            await web.TCPSite(
-                self._runner, settings.listen_host, settings.listen_port, ssl_context=tls
-            ).start()
+            reserve_descriptors(CONNECTIONS.limit)
+            server = self._connections.server = self._runner.server
+            assert server is not None
+            self._port = await self._ports.listen(
+                settings.listen_host,
+                settings.listen_port,
+                server,
+                self._connections.guests,
+                CONNECTIONS.limit,
+                tls=_tls_of(settings),
+            )
+        except StoreError as error:
+            await self._runner.cleanup()
+            raise ConsoleRefused(str(error)) from error
         except OSError as error:
             await self._runner.cleanup()
             raise ConsoleRefused(
@@ -129,8 +148,6 @@ class ConsoleService:
             ) from error
         await self.metrics.start(settings.listen_port)
         await asyncio.to_thread(self._access.probe)
-        server = self._runner.server
-        assert server is not None
         self._tasks = [
             asyncio.create_task(self._sample()),
             asyncio.create_task(deadlines.run(lambda: server.connections)),
@@ -142,6 +159,8 @@ class ConsoleService:
         await self.metrics.stop()
         for task in self._tasks:
             task.cancel()
+        if self._port is not None:
+            self._port.close()
         if self._runner is not None:
             await self._runner.cleanup()
         self._api.close()

@@ -130,6 +130,10 @@ class CommitLog:
                 raise
             return MappedFile(path, base, self.file_bytes, copy_on_write=True)
 
+    def spare_descriptors(self) -> int:
+        """Return how many further descriptors may be opened: two per file, as mmap has its own."""
+        return 2 * max(self._max_open_files - len(self._open), 0)
+
     def _close_surplus(self) -> None:
         """Close the least recently used files, so that at most `max_open_files` are mapped.
 

@@ -218,6 +218,10 @@ class Descriptors:
         """True if the limit is reached, so that opening another file would close one."""
         return not self.is_read_only and len(self._open) >= self._limit
 
+    def spare(self) -> int:
+        """Return how many further files may be opened."""
+        return self._limit - len(self._open)
+
     def get(self, path: str) -> int:
         """Return the descriptor of an existing file, opening it if necessary. Raises OSError."""
         descriptor = self._open.get(path)

@@ -41,6 +41,10 @@ class ReadableStore:
         self._queues = parts.queues
         self._reader = MessageReader(parts.log, clock)
 
+    def spare_descriptors(self) -> int:
+        """Return how many further descriptors the files of the log and of the queues may need."""
+        return self._parts.spare_descriptors()
+
     @property
     def skipped(self) -> int:
         """Number of messages that reads have skipped because their records are damaged or deleted."""

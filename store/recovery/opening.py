@@ -73,6 +73,10 @@ class StoreParts:
     residency: Residency
     background: BackgroundWork
 
+    def spare_descriptors(self) -> int:
+        """Return how many further descriptors the files of the log and of the queues may need."""
+        return self.log.spare_descriptors() + self.descriptors.spare()
+
     def close(self) -> None:
         """Stop background work and close all files; nothing is written."""
         self.background.close()
@@ -90,18 +94,21 @@ def open_parts(
     sinks: Sequence[DispatchSink] = (),
     confirm: ConfirmPolicy | None = None,
     executors: Executors = thread_pool,
+    max_open_files: int | None = None,
 ) -> StoreParts:
     """Create the components of a store, and check the names and sizes of its files.
 
     Nothing on disk is changed. `sinks` receive dispatched records in addition to index and consume queues.
     `confirm` is the confirm policy; None: that of the setting `flush`. `executors` run its background work.
+    `max_open_files` is used instead of that of the settings.
     Raises StoreError for unexpected files and for files that were created with other settings.
     """
     positions = Positions(confirm or CONFIRM_POLICIES[settings.flush])
     residency = Residency(lambda: positions.recovered)
     background = BackgroundWork(executors)
-    log, allocator = _open_log(root, settings, clock, positions, residency, background)
-    descriptors = Descriptors(settings.max_open_files)
+    files = max_open_files or settings.max_open_files
+    log, allocator = _open_log(root, settings, clock, positions, residency, background, files)
+    descriptors = Descriptors(files)
     queues = ConsumeQueueTable(
         root / CONSUME_QUEUE, settings.consume_queue_file_bytes, descriptors, residency=residency
     )
@@ -137,6 +144,7 @@ def _open_log(
     positions: Positions,
     residency: Residency,
     background: BackgroundWork,
+    max_open_files: int,
 ) -> tuple[CommitLog, AllocateMappedFileService]:
     paths = LogPaths(
         root,
@@ -150,7 +158,7 @@ def _open_log(
         paths,
         settings.commit_log_file_bytes,
         positions,
-        max_open_files=settings.max_open_files,
+        max_open_files=max_open_files,
         residency=residency,
         make_file=allocator.take,
     )

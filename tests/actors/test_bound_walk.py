@@ -5,24 +5,38 @@ from __future__ import annotations
 import ast
 import asyncio
 import importlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 from actors.bounds import Bound
+from actors.broker.service import BrokerService
 from actors.gateway.gateway_settings import GatewaySettings
 from actors.gateway.service import GatewayService
-from actors.host.figures import Figure
 from actors.host.metrics.page import page
+from actors.nameserver.nameserver_settings import NameserverSettings
+from actors.nameserver.service import build_nameserver
+from cluster.console.console_settings import ConsoleSettings
+from cluster.console.service import ConsoleService
 from store.clock import SystemClock
 from tests.actors.broker.replication.raft.groups import Group
+from tests.actors.broker.replication.slaves import master_of
 
 ROOT = Path(__file__).parents[2]
 GATEWAY = "tests/actors/gateway/test_gateway_bounds.py"
 GATEWAY_CLIENTS = "tests/actors/gateway/test_clients.py"
 GATEWAY_MEMORY = "tests/actors/gateway/test_grpc_memory.py"
+HA = "tests/actors/broker/replication/test_ha_fuzz.py"
+METRICS = "tests/actors/host/metrics/test_endpoint.py"
+PORTS = "tests/actors/remoting/test_ports.py"
+CONSOLE = "tests/cluster/console/test_service.py"
+TABLES = "tests/actors/broker/test_table_limits.py"
 FORWARDING = "tests/actors/broker/replication/raft/test_forwarding.py"
 
 TESTS = {
+    "connections": (PORTS, "test_new_peer_is_refused_while_all_others_are_served_or_have_just_asked"),
+    "connections_per_address": (TABLES, "test_connections_of_one_address_are_bounded"),
+    "console_connections": (CONSOLE, "test_connections_without_a_request_give_their_place_to_others"),
+    "descriptors": (PORTS, "test_ports_refuse_peers_instead_of_taking_the_descriptors_of_files"),
     "forwarded_bytes": (FORWARDING, "test_requests_that_wait_for_a_leader_are_bounded"),
     "gateway_groups": (GATEWAY, "test_settings_of_the_group_fetched_first_are_dropped"),
     "gateway_renewals": (GATEWAY, "test_oldest_renewal_ends_over_the_limit"),
@@ -30,6 +44,9 @@ TESTS = {
     "gateway_settings_bytes": (GATEWAY_CLIENTS, "test_settings_that_need_too_much_memory_are_refused"),
     "gateway_signatures": (GATEWAY, "test_signature_checked_first_is_forgotten_over_the_limit"),
     "request_bytes": (GATEWAY_MEMORY, "test_good_calls_succeed_while_others_fill_the_memory"),
+    "ha_connections": (HA, "test_slaves_over_the_limit_are_refused"),
+    "metrics_connections": (METRICS, "test_silent_connections_give_their_place_to_requests"),
+    "metrics_pages": (METRICS, "test_page_that_is_not_read_gives_its_place_to_others"),
 }
 
 
@@ -47,12 +64,19 @@ BOUNDS = {each.name: each for each in declared()}
 
 async def pages_of_processes(root: Path) -> str:
     """Return the pages of metrics of one process of each kind."""
-    found = list[Sequence[Figure]]()
-    gateway = GatewayService(GatewaySettings(nameservers=["127.0.0.1:9"], listen_port=0), SystemClock())
-    found.append(gateway.figures)
-    async with Group(root) as group:
-        found.append(group.peers[0].broker.graph.figures)
-        return "".join("".join(page(each, {}, 10_000)) for each in found)
+    clock, nameservers = SystemClock(), ["127.0.0.1:9"]
+    gateway = GatewayService(GatewaySettings(nameservers=nameservers, listen_port=0), clock)
+    nameserver = build_nameserver(NameserverSettings(listen_port=0, max_connections_per_address=9), clock)
+    console = ConsoleService(ConsoleSettings(nameservers=nameservers), clock)
+    master = BrokerService(master_of(root / "master"), clock)
+    await master.start()
+    async with Group(root / "group") as group:
+        brokers = [each.graph.metrics for each in (master, group.peers[0].broker)]
+        endpoints = (gateway.metrics, nameserver.metrics, console.metrics, *brokers)
+        text = "".join("".join(page(each.figures, {}, 10_000)) for each in endpoints)
+    await master.stop()
+    await console.stop()
+    return text
 
 
 def test_every_bound_has_a_test_that_reaches_it() -> None:
@@ -65,6 +89,6 @@ def test_every_bound_has_a_test_that_reaches_it() -> None:
 def test_every_bound_is_on_the_page_of_metrics_with_its_limit(tmp_path: Path) -> None:
     text = asyncio.run(pages_of_processes(tmp_path))
     for name, bound in BOUNDS.items():
-        assert f'raymq_bound_used{{bound="{name}"}} 0\n' in text
+        assert f'raymq_bound_used{{bound="{name}"}} ' in text
         limit = f'raymq_bound_limit{{bound="{name}",at_limit="{bound.at_limit}"}} {bound.limit}\n'
         assert (limit in text) == bool(bound.limit), name

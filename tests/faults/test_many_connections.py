@@ -18,7 +18,7 @@ from tests.eventually import LIMIT_S, eventually
 pytestmark = [pytest.mark.faults, pytest.mark.slow]
 
 REPO = Path(__file__).parents[2]
-DESCRIPTORS = 48
+DESCRIPTORS = 150
 SERVER = f"""
 import asyncio, resource, sys
 import uvloop

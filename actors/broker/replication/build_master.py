@@ -43,6 +43,7 @@ def build_master(parts: BrokerParts) -> Capability:
         HaLoop(hub.enqueue, loop.reads.load_pages),
         loop.server.request_tick,
         loop.admission,
+        loop.server.ports,
         None if tls is None else partial(TlsGate, hub, tls),
     )
     loop.end_of_turn.on_written(server.push)
@@ -59,6 +60,7 @@ def build_master(parts: BrokerParts) -> Capability:
             Figure("replication", Kind.TEXT, "", lambda: settings.replication, "How slaves get the log."),
             *_figures(server),
         ),
+        keepers=(server,),
     )
 
 

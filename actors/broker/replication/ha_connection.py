@@ -16,6 +16,7 @@ from collections.abc import Callable
 from typing import NamedTuple, cast
 
 from actors.broker.replication.slave_stream import SILENCE_MS, SlaveRefused, SlaveStream
+from actors.ports import NEVER_ASKED_NS
 from actors.remoting.remoting_errors import ProtocolError
 from actors.remoting.scheduler import Work
 from store.clock import NS_PER_MS, Clock
@@ -84,7 +85,8 @@ class HaConnection(asyncio.BufferedProtocol):
             credit: limits the rate.
             on_change: called when the connection is opened, after each report, and when it is lost.
         """
-        self.stream = SlaveStream(store.positions, clock.monotonic_ns())
+        self._opened_ns = clock.monotonic_ns()
+        self.stream = SlaveStream(store.positions, self._opened_ns)
         self.host = ""
         """The slave's IP address."""
         self.address = ""
@@ -143,9 +145,18 @@ class HaConnection(asyncio.BufferedProtocol):
     def connection_lost(self, error: Exception | None) -> None:
         """End the stream."""
         if self._transport is not None:
-            _log.info("slave_disconnected", slave=self.address, error=error and str(error))
+            if self.stream.is_streaming:
+                _log.info("slave_disconnected", slave=self.address, error=error and str(error))
             self._transport = None
             self._on_change(self)
+
+    def idle_ns(self, now_ns: int) -> int | None:
+        """Return the age of a connection without a report (see `actors.ports.Guest`)."""
+        return None if self.stream.is_streaming else now_ns - self._opened_ns + NEVER_ASKED_NS
+
+    def give_way(self) -> None:
+        """Disconnect immediately, without a log event."""
+        self.close()
 
     def push(self) -> None:
         """Send what the log has beyond the last frame, up to TURN_BYTES now."""

@@ -14,11 +14,14 @@ import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Final
 
+from actors.bounds import AtLimit, Bound, Use
 from actors.broker.admission import Admission
 from actors.broker.broker_settings import BrokerSettings
 from actors.broker.replication.ha_connection import Credit, HaConnection, HaLoop
 from actors.broker.replication.written_times import WrittenTimes
+from actors.ports import Port, Ports
 from actors.remoting.codes import ResponseCode
 from store.clock import NS_PER_MS, Clock
 from store.commitlog.confirm_policy import SYNC
@@ -30,7 +33,12 @@ _log = get_logger(__name__)
 Gate = Callable[[Callable[[], HaConnection]], asyncio.BufferedProtocol]
 SWEEP_MS = 100
 SAMPLE_MS = 1_000
-CONNECTIONS_MAX = 64
+CONNECTIONS: Final = Bound(
+    "ha_connections",
+    64,
+    AtLimit.CLOSE,
+    "Connections of the HA port; those of no slave are closed first.",
+)
 DRAIN_MS = 2_000
 """How long a stop waits for the slaves that are in sync."""
 _DRAIN_PAUSE_S = 0.002
@@ -67,6 +75,7 @@ class HaServer:
         loop: HaLoop,
         request_tick: Callable[[], object],
         admission: Admission,
+        ports: Ports,
         gate: Gate | None = None,
     ) -> None:
         """Create the server; it does not listen yet.
@@ -79,6 +88,7 @@ class HaServer:
             loop: runs and delays the work of the connections.
             request_tick: requests a turn, which confirms what slaves have acknowledged.
             admission: refuses sends while too few replicas are in sync.
+            ports: the ports of the process.
             gate: returns the first protocol of a connection, which the protocol of the slave follows after
                 the TLS handshake; None without TLS.
         """
@@ -97,7 +107,8 @@ class HaServer:
         self._counted: dict[str, HaConnection] = {}
         self._replica_of: dict[str, int] = {}
         self._replicas = 0
-        self._server: asyncio.Server | None = None
+        self._ports = ports
+        self._listener: Port | None = None
         self._is_stopped = False
         self._times = WrittenTimes()
         self._sampled_ns = 0
@@ -113,6 +124,10 @@ class HaServer:
     def connections(self) -> int:
         """Number of open connections, those without a report included."""
         return len(self._connections)
+
+    def bounds(self) -> Sequence[Use]:
+        """Return the uses of bounds."""
+        return (CONNECTIONS.use(lambda: len(self._connections)),)
 
     def slaves(self) -> Sequence[SlaveState]:
         """Return the state of each connected slave."""
@@ -140,8 +155,8 @@ class HaServer:
             _log.warning("ha_port_closed", reason=_CLOSED)
             return
         try:
-            self._server = await asyncio.get_running_loop().create_server(
-                self._accept, settings.listen_host, self._port
+            self._listener = await self._ports.listen(
+                settings.listen_host, self._port, self._accept, lambda: self._connections, CONNECTIONS.limit
             )
         except OSError as error:
             raise OSError(
@@ -157,9 +172,9 @@ class HaServer:
         self._admission.refuse_sends(
             ResponseCode.SERVICE_NOT_AVAILABLE, "this broker is no longer the master of its group"
         )
-        if self._server is not None:
-            self._server.close()
-            self._server = None
+        if self._listener is not None:
+            self._listener.close()
+            self._listener = None
         ends_ns = self._clock.monotonic_ns() + DRAIN_MS * NS_PER_MS
         while self._is_draining() and self._clock.monotonic_ns() < ends_ns:
             self._request_tick()
@@ -201,8 +216,8 @@ class HaServer:
             if connection in self._connections:
                 self._connections.remove(connection)
         elif connection not in self._connections:
-            if self._server is None or len(self._connections) >= CONNECTIONS_MAX:
-                connection.refuse(f"{CONNECTIONS_MAX} connections are open, or the port is being closed")
+            if self._listener is None or len(self._connections) >= CONNECTIONS.limit:
+                connection.refuse(f"{CONNECTIONS.limit} connections are open, or the port is being closed")
                 return
             self._connections.append(connection)
             return

@@ -15,6 +15,7 @@ from actors.gateway.grpc.intake import COPIES, Intake, wake
 from actors.gateway.grpc.messages import encode_frame
 from actors.gateway.grpc.status import CallFailed, StatusCode
 from actors.memory_account import Share
+from store.clock import NS_PER_MS
 
 HIGH_WATER_BYTES: Final = 64 * 1024
 """`Call.send` waits while more bytes of its stream are unsent."""
@@ -85,6 +86,17 @@ class Call:
     def size_bytes(self) -> int:
         """Size of everything that the call makes this process keep."""
         return self.kept_bytes + self.intake.size_bytes + len(self.unsent)
+
+    def is_overdue(self, now_ns: int, timeout_ms: int, crowded_timeout_ms: int | None) -> bool:
+        """Return True if a request is incomplete for too long; for less long while others wait for room."""
+        intake = self.intake
+        if intake.is_handling or not (intake.incomplete_bytes or (not intake and not self.method.is_stream)):
+            return False
+        if intake.has_place and crowded_timeout_ms is not None:
+            self.crowding_ns = self.crowding_ns or now_ns
+            return now_ns - self.crowding_ns > crowded_timeout_ms * NS_PER_MS
+        self.crowding_ns = 0
+        return now_ns - self.since_ns >= timeout_ms * NS_PER_MS
 
     @property
     def waits_for_peer(self) -> bool:

@@ -3,9 +3,8 @@
     bytes ──► engine ──► headers ──► Call and its task     call.send ──► unsent ──► engine ──► one write
                  └──► data, end, reset, windows              (as far as the windows allow)    per turn
 
-Every stream ends with a status in its trailers. What a peer can make this side keep is bounded: the streams,
-the size of headers and messages, and the frames without data. Everything that it makes this side keep counts
-in the account of memory of the process (`actors.memory_account`).
+Every stream ends with a status in its trailers. The streams, the size of headers and messages, and the frames
+without data are bounded. All that a peer makes this side keep counts in an account (`actors.memory_account`).
 """
 
 from __future__ import annotations
@@ -32,6 +31,7 @@ from actors.gateway.grpc.intake import Intake
 from actors.gateway.grpc.messages import MessageReader
 from actors.gateway.grpc.status import CallFailed, StatusCode, decode_timeout_ns, encode_message
 from actors.memory_account import STALLED_MS, MemoryAccount, Share
+from actors.ports import IN_USE_MS, NEVER_ASKED_NS
 from actors.remoting.frame import describe_bytes
 from actors.remoting.hub import Hub
 from actors.remoting.remoting_errors import without_paths
@@ -110,7 +110,8 @@ class GrpcConnection(asyncio.BufferedProtocol):
         self._is_closing = False
         self._is_draining = False
         self._control_frames = 0
-        self._active_ns = hub.clock.monotonic_ns()
+        self._opened_ns = self._active_ns = hub.clock.monotonic_ns()
+        self._has_called = False
         self._failure = ""
         self._engine = new_engine(
             self,
@@ -180,6 +181,7 @@ class GrpcConnection(asyncio.BufferedProtocol):
         if call.trailers is None and call.stream_id in self._calls and not self._is_closing:
             if not call.unsent:
                 call.waits_since_ns = self._hub.clock.monotonic_ns()
+            self._has_called = True
             call.unsent += data
             self._add_unread(len(data))
             self._drain(call)
@@ -189,15 +191,23 @@ class GrpcConnection(asyncio.BufferedProtocol):
     def check(self, now_ns: int) -> None:
         """Fail the incomplete requests that are overdue; close the connection if it is idle or stalled."""
         self._control_frames = 0
-        limits = self._hub.limits
+        limits, of_calls = self._hub.limits, self._limits
+        crowded_ms = of_calls.crowded_timeout_ms if self._account.waiting else None
         for call in tuple(self._calls.values()):
-            if self._is_overdue(call, now_ns):
+            if call.is_overdue(now_ns, of_calls.request_timeout_ms, crowded_ms):
                 self._finish(call, StatusCode.DEADLINE_EXCEEDED, "the request is incomplete")
         quiet_ns = now_ns - self._active_ns
         if self._is_blocked and quiet_ns >= limits.unread_ms * NS_PER_MS:
             self.abort(f"the peer has read no byte for {limits.unread_ms / 1000:g} s")
         elif not self._calls and quiet_ns >= limits.idle_ms * NS_PER_MS:
             self.close("idle")
+
+    def idle_ns(self, now_ns: int) -> int | None:
+        """Return how long the peer has made no call (see `Guest`); SDKs send heartbeats every 10 s."""
+        if any(call.intake.is_handling or call.intake for call in self._calls.values()):
+            return None
+        quiet_ns = now_ns - (self._active_ns if self._has_called else self._opened_ns - NEVER_ASKED_NS)
+        return quiet_ns if quiet_ns >= IN_USE_MS * NS_PER_MS else None
 
     def flush(self) -> None:
         """Write the collected output."""
@@ -235,9 +245,13 @@ class GrpcConnection(asyncio.BufferedProtocol):
 
     def abort(self, reason: str) -> None:
         """Close the socket immediately and log the reason."""
+        _log.info("connection_closed", peer=self.peer, reason=reason)
+        self.give_way()
+
+    def give_way(self) -> None:
+        """Close the socket immediately, without a log event."""
         self._is_closing = True
         self._hub.connections.discard(self)
-        _log.info("connection_closed", peer=self.peer, reason=reason)
         for call in tuple(self._calls.values()):
             self._forget(call)
         self._transport.abort()
@@ -455,17 +469,6 @@ class GrpcConnection(asyncio.BufferedProtocol):
             if self._share.size_bytes <= kept_bytes:
                 break
         return True
-
-    def _is_overdue(self, call: Call, now_ns: int) -> bool:
-        """Return True if a request is incomplete for too long; for less long while others wait for room."""
-        is_incomplete = call.intake.incomplete_bytes > 0
-        if call.intake.is_handling or not (is_incomplete or (not call.intake and not call.method.is_stream)):
-            return False
-        if call.intake.has_place and self._account.waiting:
-            call.crowding_ns = call.crowding_ns or now_ns
-            return now_ns - call.crowding_ns > self._limits.crowded_timeout_ms * NS_PER_MS
-        call.crowding_ns = 0
-        return now_ns - call.since_ns >= self._limits.request_timeout_ms * NS_PER_MS
 
     def _mark_dirty(self) -> None:
         if not self._is_dirty and not self._is_closing:

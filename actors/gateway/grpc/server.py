@@ -14,16 +14,15 @@ from actors.gateway.grpc.engine import NewEngine
 from actors.gateway.grpc.ngh2_engine import Ngh2Engine
 from actors.host.trim import trim_if_released
 from actors.memory_account import MemoryAccount
+from actors.ports import Port, Ports
 from actors.remoting.hub import Hub
 from actors.remoting.limits import RemotingLimits
-from actors.remoting.server import bound_socket
 from actors.remoting.tls.contexts import ServerTls
 from actors.remoting.tls.gate import TlsGate
 from store.clock import Clock
 
 _SWEEP_S: Final = 5.0
 _DRAIN_CHECK_S: Final = 0.05
-_BACKLOG: Final = 1024
 
 
 class GrpcServer:
@@ -38,6 +37,7 @@ class GrpcServer:
         grpc_limits: GrpcLimits | None = None,
         tls: ServerTls | None = None,
         new_engine: NewEngine = Ngh2Engine,
+        ports: Ports | None = None,
     ) -> None:
         """Create the server.
 
@@ -49,6 +49,7 @@ class GrpcServer:
             grpc_limits: of the calls.
             tls: the server's certificate; the first byte of a connection decides whether it uses TLS.
             new_engine: makes the engine of a connection, `Ngh2Engine` or `H2Engine`.
+            ports: the ports of the process; None: it has no other one.
         """
         self.hub = Hub(clock, limits, account=account)
         self.account = account
@@ -58,15 +59,18 @@ class GrpcServer:
         self._limits = grpc_limits or GrpcLimits()
         self._decoder = Decoder()
         self._new_engine = new_engine
-        self._server: asyncio.Server | None = None
+        self._port: Port | None = None
+        self.ports = ports or Ports(clock)
+        """The ports of the process."""
         self._sweeper: asyncio.TimerHandle | None = None
 
     async def start(self, host: str, port: int) -> int:
         """Listen on a port; 0 lets the system choose one. Return the port. Raises OSError if it is in use."""
-        loop = self.hub.loop
-        listener = await bound_socket(loop, host, port)
-        self._server = await loop.create_server(self._accept, sock=listener, backlog=_BACKLOG)
-        self.port = int(listener.getsockname()[1])
+        hub, limits = self.hub, self.hub.limits
+        self._port = await self.ports.listen(
+            host, port, self._accept, lambda: hub.connections, limits.max_connections
+        )
+        self.port = self._port.number
         self._sweep()
         self.hub.press()
         return self.port
@@ -75,9 +79,8 @@ class GrpcServer:
         """Stop listening, let the open calls end for up to `drain_ms`, and close all connections."""
         if self._sweeper is not None:
             self._sweeper.cancel()
-        server, self._server = self._server, None
-        if server is not None:
-            server.close()
+        if self._port is not None:
+            self._port.close()
         for connection in tuple(self.hub.connections):
             connection.discard_input()
         with contextlib.suppress(TimeoutError):

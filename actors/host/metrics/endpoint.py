@@ -1,7 +1,10 @@
 """MetricsEndpoint: serves `/metrics` and `/healthz` by HTTP on the event loop of a process.
 
-Each connection serves one request. The page names topics and groups, so `raymq up` refuses an address that
-other machines can reach, unless there is a token (`metrics_token_file`) or the topology is `insecure`.
+Each connection serves one request. `/healthz` responds whatever other peers do: over the limit, connections
+without a request are closed first, then the oldest ones.
+
+The page names topics and groups, so `raymq up` refuses an address that other machines can reach, unless there
+is a token (`metrics_token_file`) or the topology is `insecure`.
 """
 
 from __future__ import annotations
@@ -16,9 +19,12 @@ from typing import Final
 
 from pydantic import AliasChoices, Field, field_validator
 
-from actors.host.figures import Figure
+from actors.bounds import AtLimit, Bound, Keeper, Use
+from actors.host.figures import Figure, bound_figures
 from actors.host.metrics.page import CONTENT_TYPE, page
+from actors.ports import NEVER_ASKED_NS, RESERVED, Port, Ports
 from actors.remoting.settings_text import HostName
+from store.clock import SystemClock
 from store.logs import get_logger
 from store.settings_model import SettingsModel
 from store.store_errors import StoreError
@@ -30,7 +36,10 @@ PORT_DISTANCE: Final = 1000
 """The default port is that of the process plus this."""
 AUTOSCALER_PORT: Final = 8086
 """Stands for the port of the autoscaler, which listens for requests of its metrics only."""
-CONNECTIONS_MAX: Final = 8
+CONNECTIONS: Final = Bound(
+    "metrics_connections", RESERVED, AtLimit.CLOSE, "Connections of the port of metrics."
+)
+PAGES: Final = Bound("metrics_pages", 8, AtLimit.CLOSE, "Pages of metrics that are computed or sent.")
 HEAD_BYTES_MAX: Final = 8 * 1024
 TIMEOUT_S: Final = 5.0
 """Time for a client to send its request, and to receive the response."""
@@ -42,7 +51,7 @@ _LABEL: Final = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
 _OF_PROCESS: Final = ("cluster", "node_type", "node_id", "le")
 _REASONS: Final = {
     200: "OK", 400: "Bad Request", 401: "Unauthorized", 404: "Not Found", 405: "Method Not Allowed",
-    500: "Internal Server Error", 503: "Service Unavailable",
+    500: "Internal Server Error",
 }  # fmt: skip
 
 
@@ -95,24 +104,68 @@ def default_port(listen_port: int) -> int:
     return listen_port + PORT_DISTANCE if 0 < listen_port <= 65_535 - PORT_DISTANCE else 0
 
 
+class _Visit:
+    """One connection of a client, which adds itself to `visits`."""
+
+    def __init__(self, transport: asyncio.WriteTransport, now_ns: int, visits: set[_Visit]) -> None:
+        self.has_request = False
+        self._transport = transport
+        self._visits = visits
+        visits.add(self)
+        self._since_ns = now_ns
+
+    def idle_ns(self, now_ns: int) -> int:
+        """Return its age; those without a request count as older (see `actors.ports.Guest`)."""
+        return now_ns - self._since_ns + (0 if self.has_request else NEVER_ASKED_NS)
+
+    def give_way(self) -> None:
+        """Close the connection immediately."""
+        self._visits.discard(self)
+        self._transport.abort()
+
+
 class MetricsEndpoint:
     """Serves the figures of one process."""
 
     def __init__(
-        self, settings: MetricsSettings, figures: Sequence[Figure], labels: Callable[[], Mapping[str, str]]
+        self,
+        settings: MetricsSettings,
+        figures: Sequence[Figure],
+        labels: Callable[[], Mapping[str, str]],
+        ports: Ports | None = None,
+        keepers: Sequence[Keeper] = (),
     ) -> None:
-        """Create the endpoint; `labels` returns those that are added to all samples."""
+        """Create the endpoint.
+
+        Args:
+            settings: address, token and labels.
+            figures: those of the process, without its bounds.
+            labels: returns the labels that are added to all samples.
+            ports: the ports of the process; None: it has no other one.
+            keepers: the objects whose bounds are shown, besides those of the ports.
+        """
         self._settings = settings
-        self._figures = figures
         self._labels = labels
         self._token = b""
-        self._server: asyncio.Server | None = None
-        self._open = 0
+        self._ports = ports or Ports(SystemClock())
+        self._port: Port | None = None
+        self._visits: set[_Visit] = set()
+        self._pages: dict[_Visit, None] = {}
+        uses = [use for each in (*keepers, self._ports, self) for use in each.bounds()]
+        self.figures = (*figures, *bound_figures(uses))
+        """What is on the page."""
+
+    def bounds(self) -> Sequence[Use]:
+        """Return the uses of bounds."""
+        return (
+            CONNECTIONS.use(lambda: len(self._visits)),
+            PAGES.use(lambda: len(self._pages)),
+        )
 
     @property
     def port(self) -> int:
         """The port; -1 if the endpoint is disabled or not started."""
-        return OFF if self._server is None else int(self._server.sockets[0].getsockname()[1])
+        return OFF if self._port is None else self._port.number
 
     async def start(self, listen_port: int) -> None:
         """Listen, unless the endpoint is disabled.
@@ -133,9 +186,10 @@ class MetricsEndpoint:
         if is_default:
             port = default_port(listen_port)
         try:
-            self._server = await asyncio.start_server(
-                self._serve, settings.metrics_host, port, limit=HEAD_BYTES_MAX
-            )
+            self._port = await self._ports.listen(
+                settings.metrics_host, port, self._make, lambda: self._visits, CONNECTIONS.limit,
+                is_reserved=True,
+            )  # fmt: skip
         except OSError as error:
             if not is_default:
                 raise
@@ -146,35 +200,42 @@ class MetricsEndpoint:
 
     async def stop(self) -> None:
         """Stop listening."""
-        if self._server is not None:
-            self._server.close()
-            self._server = None
+        if self._port is not None:
+            self._port.close()
+            self._port = None
+
+    def _make(self) -> asyncio.BaseProtocol:
+        return asyncio.StreamReaderProtocol(asyncio.StreamReader(limit=HEAD_BYTES_MAX), self._serve)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._open += 1
+        visit = _Visit(writer.transport, self._ports.now_ns(), self._visits)
         try:
             async with asyncio.timeout(TIMEOUT_S):
-                await self._respond(reader, writer)
+                await self._respond(reader, writer, visit)
                 writer.close()
                 await writer.wait_closed()
         except (OSError, TimeoutError, asyncio.IncompleteReadError) as error:
             _log.debug("metrics_request_failed", error=repr(error))
             writer.transport.abort()
         finally:
-            self._open -= 1
+            self._visits.discard(visit)
+            self._pages.pop(visit, None)
 
-    async def _respond(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _respond(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, visit: _Visit
+    ) -> None:
         try:
             head = await reader.readuntil(b"\r\n\r\n")
         except asyncio.LimitOverrunError:
             head = b""
+        visit.has_request = True
         first, *fields = head.split(b"\r\n")
         method, target = (*first.split(b" "), b"", b"")[:2]
         path = target.split(b"?")[0]
         if path == b"/metrics" and not self._is_authorized(fields):
             status, kind, text = 401, PLAIN, "/metrics needs the token of metrics_token_file\n"
         else:
-            status, kind, text = await self._response(method, path)
+            status, kind, text = await self._response(method, path, visit)
         body = text.encode(errors="replace")
         lines = (
             f"HTTP/1.1 {status} {_REASONS[status]}",
@@ -197,17 +258,20 @@ class MetricsEndpoint:
                 return hmac.compare_digest(token.strip(), self._token)
         return False
 
-    async def _response(self, method: bytes, path: bytes) -> tuple[int, str, str]:
+    async def _response(self, method: bytes, path: bytes, visit: _Visit) -> tuple[int, str, str]:
         if not method or not path.startswith(b"/"):
             return 400, PLAIN, "this is not an HTTP request, or its head is too long\n"
         if method not in (b"GET", b"HEAD"):
             return 405, PLAIN, "only GET and HEAD are supported\n"
-        if self._open > CONNECTIONS_MAX:
-            return 503, PLAIN, f"more than {CONNECTIONS_MAX} connections are open: try again later\n"
         if path == b"/healthz":
             return 200, PLAIN, "serving\n"
         if path != b"/metrics":
             return 404, PLAIN, "the paths are /metrics and /healthz\n"
+        while len(self._pages) >= PAGES.limit:  # a page may have megabytes, and its client may not read it
+            oldest = next(iter(self._pages))
+            del self._pages[oldest]
+            oldest.give_way()
+        self._pages[visit] = None
         try:
             return 200, CONTENT_TYPE, await self._page()
         # The client gets a response, whichever figure cannot be read.
@@ -216,12 +280,12 @@ class MetricsEndpoint:
             return 500, PLAIN, "a figure could not be read: see metrics_page_failed in the log\n"
 
     async def _page(self) -> str:
-        for refresh in dict.fromkeys(each.refresh for each in self._figures if each.metric):
+        for refresh in dict.fromkeys(each.refresh for each in self.figures if each.metric):
             if refresh is not None:
                 await refresh()
         labels = {**self._labels(), **labels_of(self._settings.metrics_labels)}
         parts, begin_ns = [], time.perf_counter_ns()
-        for part in page(self._figures, labels, self._settings.metrics_max_series):
+        for part in page(self.figures, labels, self._settings.metrics_max_series):
             parts.append(part)
             if time.perf_counter_ns() - begin_ns >= SLICE_NS:
                 await asyncio.sleep(0)

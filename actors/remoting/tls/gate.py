@@ -12,6 +12,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Final, cast
 
+from actors.ports import NEVER_ASKED_NS
 from actors.remoting.frame import describe_bytes
 from actors.remoting.hub import Hub
 from actors.remoting.tls.contexts import ServerTls
@@ -108,6 +109,10 @@ class TlsGate(asyncio.BufferedProtocol):
         if now_ns - self._since_ns >= limit_ms * NS_PER_MS:
             self.abort(f"{missing} after {limit_ms / 1000:g} s")
 
+    def idle_ns(self, now_ns: int) -> int:
+        """Return the age of the gate: no request has arrived yet."""
+        return now_ns - self._since_ns + NEVER_ASKED_NS
+
     def close(self, reason: str) -> None:
         """Close the socket."""
         self._hub.connections.discard(self)
@@ -115,8 +120,12 @@ class TlsGate(asyncio.BufferedProtocol):
 
     def abort(self, reason: str) -> None:
         """Close the socket immediately and log the reason."""
-        self._hub.connections.discard(self)
         _log.info("connection_closed", peer=self.peer, reason=reason)
+        self.give_way()
+
+    def give_way(self) -> None:
+        """Close the socket immediately, without a log event."""
+        self._hub.connections.discard(self)
         self._transport.abort()
 
     def discard_input(self) -> None:

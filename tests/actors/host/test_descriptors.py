@@ -1,4 +1,4 @@
-"""The limit of open files is raised if that is allowed; else connections are reduced with a warning."""
+"""The limit of open files is raised if possible; else fewer files are open, or the start is refused."""
 
 from __future__ import annotations
 
@@ -8,9 +8,14 @@ from collections.abc import Callable
 import pytest
 import structlog
 
-from actors.host.descriptors import connections_that_fit
+from actors.host import descriptors
+from actors.host.descriptors import reserve_descriptors
+from actors.ports import OTHERS, RESERVED
+from store.store_errors import StoreError
 
 Limits = tuple[int, int]
+OPEN = 72
+OWN = OPEN + OTHERS + RESERVED  # 200
 
 
 @pytest.fixture
@@ -19,6 +24,7 @@ def limits(monkeypatch: pytest.MonkeyPatch) -> Callable[[int, int], list[Limits]
 
     def system(soft: int, hard: int) -> list[Limits]:
         was_set: list[Limits] = []
+        monkeypatch.setattr(descriptors, "open_descriptors", lambda: OPEN)
         monkeypatch.setattr(resource, "getrlimit", lambda kind: (soft, hard))
         monkeypatch.setattr(resource, "setrlimit", lambda kind, pair: was_set.append(pair))
         return was_set
@@ -26,27 +32,39 @@ def limits(monkeypatch: pytest.MonkeyPatch) -> Callable[[int, int], list[Limits]
     return system
 
 
-def test_sufficient_limit_is_not_changed(limits) -> None:
-    was_set = limits(30_000, 30_000)
-    assert connections_that_fit(20_000, 1_000) == 20_000
+@pytest.mark.parametrize("limit", [30_000, resource.RLIM_INFINITY])
+def test_sufficient_limit_is_not_changed(limits, limit: int) -> None:
+    was_set = limits(limit, limit)
+    assert reserve_descriptors(20_000, 512) == 512
     assert was_set == []
 
 
-def test_soft_limit_is_raised_as_needed(limits) -> None:
-    was_set = limits(1_024, 1 << 20)
-    assert connections_that_fit(20_000, 1_000) == 20_000
-    assert was_set == [(21_000, 1 << 20)]
+@pytest.mark.parametrize("hard", [1 << 20, resource.RLIM_INFINITY])
+def test_soft_limit_is_raised_as_needed(limits, hard: int) -> None:
+    was_set = limits(1_024, hard)
+    assert reserve_descriptors(20_000, 512) == 512
+    assert was_set == [(OWN + 3 * 512 + 20_000, hard)]
 
 
-def test_hard_limit_reduces_connections_with_a_warning(limits) -> None:
-    was_set = limits(1_024, 4_096)
+@pytest.mark.parametrize(("hard", "files"), [(4_096, 512), (1_024, 189), (512, 61), (400, 33), (360, 32)])
+def test_hard_limit_reduces_files_so_that_clients_have_a_quarter(limits, hard: int, files: int) -> None:
+    was_set = limits(256, hard)
     with structlog.testing.capture_logs() as logs:
-        assert connections_that_fit(20_000, 1_000) == 3_096
-    assert was_set == [(4_096, 4_096)]
+        assert reserve_descriptors(20_000, 512) == files
+    assert was_set == [(hard, hard)]
     assert logs[0]["event"] == "max_connections_reduced"
+    left = hard - OWN - 3 * files
+    assert logs[0]["effective"] == left
+    assert left >= min(hard // 4, 64)
 
 
-def test_unlimited_descriptors_need_no_change(limits) -> None:
-    was_set = limits(resource.RLIM_INFINITY, resource.RLIM_INFINITY)
-    assert connections_that_fit(20_000, 1_000) == 20_000
+def test_process_whose_hard_limit_cannot_hold_its_files_is_refused(limits) -> None:
+    was_set = limits(256, 359)
+    with pytest.raises(StoreError, match="the hard limit of open files is 359; this process needs 360: 200 "):
+        reserve_descriptors(20_000, 512)
     assert was_set == []
+    limits(256, 264)
+    assert reserve_descriptors(20_000) == 0
+    limits(256, 263)
+    with pytest.raises(StoreError, match=r"is 263; this process needs 264: .* Raise it"):
+        reserve_descriptors(20_000)

@@ -10,11 +10,13 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 from typer.testing import CliRunner
 
 from cluster.cli.main import build
+from cluster.console import service
 from tests.cluster.client.conftest import Cluster
 from tests.cluster.console.conftest import Console
 from tests.eventually import LIMIT_S
@@ -52,6 +54,33 @@ def test_command_refuses_bad_settings(arguments: list[str], code: int, part: str
     assert (result.exit_code, part in result.stderr, result.stderr.count("\n")) == (code, True, 1), (
         result.stderr
     )
+
+
+def test_connections_without_a_request_give_their_place_to_others(
+    cluster: Cluster, consoles: Callable[..., Console], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(service, "CONNECTIONS", replace(service.CONNECTIONS, limit=3))
+    console = consoles(cluster)
+    kept = http.client.HTTPConnection("127.0.0.1", console.port, timeout=LIMIT_S)
+
+    def asks() -> bool:
+        kept.request("GET", "/", headers={"Host": "localhost"})
+        response = kept.getresponse()
+        return bool(response.read()) and response.status == 200
+
+    assert asks()
+    silent = []
+    for number in range(12):
+        silent.append(socket.create_connection(("127.0.0.1", console.port), LIMIT_S))
+        if number % 2:
+            silent[-1].sendall(b"GET / HTTP/1.1\r\nHost: loc")
+        if number % 3 == 2:
+            assert console.request("GET", "/")[0] == 200
+    assert asks()  # those without a request were closed first
+    assert silent[0].recv(1) == b""
+    for each in silent:
+        each.close()
+    kept.close()
 
 
 def test_port_in_use_is_refused_with_the_remedy() -> None:

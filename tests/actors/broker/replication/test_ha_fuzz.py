@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from structlog.testing import capture_logs
 
+from actors.broker.replication import ha_server
 from actors.broker.replication.ha_frames import encode_report
-from actors.broker.replication.ha_server import CONNECTIONS_MAX
+from actors.broker.replication.ha_server import CONNECTIONS
 from tests.actors.broker.brokers import Peer, with_broker
 from tests.actors.broker.replication.slaves import figure, master_of, slave_of, until, until_copied
 from tests.eventually import eventually_async
@@ -71,19 +73,32 @@ def test_random_bytes_neither_confirm_nor_stop_the_master(tmp_path: Path) -> Non
     with_broker(story, master_of(tmp_path, "sync"))
 
 
-def test_connections_over_the_limit_are_refused(tmp_path: Path) -> None:
+def test_connections_without_a_report_give_their_place_to_slaves(tmp_path: Path) -> None:
     async def story(peer: Peer) -> None:
-        port = peer.broker.settings.ha_listen_port
-        writers = [(await asyncio.open_connection("127.0.0.1", port))[1] for _ in range(CONNECTIONS_MAX)]
-        await until(peer, "slave_connections", CONNECTIONS_MAX)
-        async with slave_of(peer) as one_more:
-            await one_more.until_closed()
-        writers.pop().close()
-        await until(peer, "slave_connections", CONNECTIONS_MAX - 1)
+        port, limit = peer.broker.settings.ha_listen_port, CONNECTIONS.limit
+        writers = [(await asyncio.open_connection("127.0.0.1", port))[1] for _ in range(limit)]
+        await until(peer, "slave_connections", limit)
         async with slave_of(peer) as slave:
             await peer.send("T")
             await until_copied(peer, slave)
+            writers += [(await asyncio.open_connection("127.0.0.1", port))[1] for _ in range(limit)]
+            await peer.send("T")
+            await until_copied(peer, slave)
+            assert not slave.is_closed
         for writer in writers:
             writer.close()
+
+
+def test_slaves_over_the_limit_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ha_server, "CONNECTIONS", replace(CONNECTIONS, limit=1))
+
+    async def story(peer: Peer) -> None:
+        async with slave_of(peer) as slave:
+            await peer.send("T")
+            await until_copied(peer, slave)
+            async with slave_of(peer, local="127.0.0.2") as one_more:
+                await one_more.until_closed()
+            await peer.send("T")
+            await until_copied(peer, slave)
 
     with_broker(story, master_of(tmp_path))

@@ -5,15 +5,17 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import uvloop
 from pydantic import ValidationError
 
-from actors.host.figures import Figure, Kind
+from actors.host.figures import Figure, Kind, Sample
+from actors.host.metrics import endpoint
 from actors.host.metrics.endpoint import (
-    CONNECTIONS_MAX,
+    CONNECTIONS,
     HEAD_BYTES_MAX,
     PORT_DISTANCE,
     MetricsEndpoint,
@@ -79,14 +81,44 @@ def test_other_requests_are_refused(request_bytes: bytes, status: int) -> None:
     with_endpoint(story)
 
 
-def test_silent_connections_do_not_exceed_their_limit() -> None:
+@pytest.mark.parametrize("path", [b"/healthz", b"/metrics"])
+@pytest.mark.parametrize("begin", [b"", b"GET /he", b"GET /metrics HTTP/1.1\r\n"])
+def test_silent_connections_give_their_place_to_requests(path: bytes, begin: bytes) -> None:
     async def story(port: int) -> None:
-        silent = [await asyncio.open_connection("127.0.0.1", port) for _ in range(CONNECTIONS_MAX)]
-        assert b" 503 " in await sent(port, b"GET /metrics HTTP/1.1\r\n\r\n")
+        silent = []
+        for _ in range(CONNECTIONS.limit + 10):
+            silent.append(await asyncio.open_connection("127.0.0.1", port))
+            silent[-1][1].write(begin)
+            if len(silent) % 10 == 0:
+                assert b" 200 OK" in await sent(port, b"GET %s HTTP/1.1\r\n\r\n" % path)
+        assert await silent[0][0].read() == b""  # the oldest ones were closed
+        assert b" 200 OK" in await sent(port, b"GET %s HTTP/1.1\r\n\r\n" % path)
         for _, writer in silent:
             writer.close()
 
     with_endpoint(story)
+
+
+def test_page_that_is_not_read_gives_its_place_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(endpoint, "PAGES", replace(endpoint.PAGES, limit=2))
+    padding = "x" * 2_000  # more than the kernel buffers
+    long = Figure("long", Kind.GAUGE, "", lambda: (Sample((f"{n}{padding}",), n) for n in range(8_000)), "",
+                  ("label",), metric="raymq_long")  # fmt: skip
+    end = b"} 7999\n"
+
+    async def story(port: int) -> None:
+        unread = [await asyncio.open_connection("127.0.0.1", port, limit=1024) for _ in range(2)]
+        for _, writer in unread:
+            writer.write(b"GET /metrics HTTP/1.1\r\n\r\n")
+        assert all([(await reader.readline()).endswith(b"200 OK\r\n") for reader, _ in unread])
+        assert (await sent(port, b"GET /healthz HTTP/1.1\r\n\r\n")).endswith(b"serving\n")
+        assert end in await sent(port, b"GET /metrics HTTP/1.1\r\n\r\n")
+        rests = await asyncio.gather(*(reader.read() for reader, _ in unread), return_exceptions=True)
+        assert sum(isinstance(each, bytes) and end in each for each in rests) == 1
+        for _, writer in unread:
+            writer.transport.abort()
+
+    with_endpoint(story, (long,))
 
 
 def test_figure_that_fails_is_reported_as_an_error() -> None:
@@ -194,6 +226,6 @@ def test_figures_are_refreshed_once_before_the_page() -> None:
     async def story(port: int) -> None:
         page = await sent(port, b"GET /metrics HTTP/1.1\r\n\r\n")
         assert b"raymq_a{" in page
-        assert page.count(b" 1\n") == 2
+        assert page.count(b'{cluster="C"} 1\n') == 2
 
     with_endpoint(story, figures)

@@ -1,0 +1,75 @@
+"""Connections: those of the console's port, and which of them wait for a request."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from aiohttp import web
+
+from actors.bounds import AtLimit, Bound, Use
+from actors.ports import NEVER_ASKED_NS, Ports
+
+CONNECTIONS: Final = Bound(
+    "console_connections", 1_000, AtLimit.CLOSE, "Connections of the console; those without a request first."
+)
+
+
+@dataclass(eq=False, slots=True)
+class _Connection:
+    """One connection, as a `Guest` of the port."""
+
+    handler: web.RequestHandler
+    since_ns: int
+    """The time of its begin, or of its last response."""
+    requests: int = 0
+    """Requests that have no response yet."""
+    has_asked: bool = False
+    is_closed: bool = False
+
+    def idle_ns(self, now_ns: int) -> int | None:
+        """Return how long it has waited for a request; None while one is handled."""
+        if self.requests or self.is_closed:
+            return None
+        return now_ns - self.since_ns + (0 if self.has_asked else NEVER_ASKED_NS)
+
+    def give_way(self) -> None:
+        """Close it immediately."""
+        self.is_closed = True
+        if self.handler.transport is not None:
+            self.handler.transport.abort()
+
+
+class Connections:
+    """The connections of one console."""
+
+    def __init__(self, ports: Ports) -> None:
+        self._ports = ports
+        self.server: web.Server | None = None
+        self._found: dict[web.RequestHandler, _Connection] = {}
+
+    def bounds(self) -> Sequence[Use]:
+        """Return the uses of bounds."""
+        return (CONNECTIONS.use(lambda: len(self.guests())),)
+
+    def guests(self) -> Collection[_Connection]:
+        """Return the open connections."""
+        now_ns, before = self._ports.now_ns(), self._found
+        handlers = () if self.server is None else self.server.connections
+        self._found = {each: before.get(each) or _Connection(each, now_ns) for each in handlers}
+        return self._found.values()
+
+    @web.middleware
+    async def note(
+        self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
+    ) -> web.StreamResponse:
+        """Middleware: note that the connection of a request is in use."""
+        self.guests()
+        connection = self._found[request.protocol]
+        connection.requests += 1
+        try:
+            return await handler(request)
+        finally:
+            connection.requests -= 1
+            connection.has_asked, connection.since_ns = True, self._ports.now_ns()
