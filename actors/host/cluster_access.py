@@ -61,7 +61,8 @@ class AccessSettings(TlsSettings):
     """
     receiver_addresses: Addresses = Field(default_factory=list)
     """Further addresses (`host:port`) by which the other processes of the cluster reach this one, if they are
-    translated on the way (NAT, load balancer). A request that was sent to another address is refused.
+    translated on the way (NAT, load balancer). A request that was sent to another address is refused. A
+    process knows its addresses in the topology (`advertised_host`) without it.
     """
     accept_unsigned_responses: bool = False
     """Whether the other processes of the cluster may be of a version that does not sign its responses, or

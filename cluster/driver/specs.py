@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from pkgutil import resolve_name
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from pydantic import BaseModel, ValidationError
 
@@ -31,6 +31,9 @@ from cluster.topology.topology_file import Source, explain
 from store.message.hosts import join_address
 from store.store_errors import StoreError
 from store.store_settings import StoreSettings
+
+RECEIVERS: Final = "receiver_addresses"
+"""Setting with the addresses by which others reach a process, besides that on which it listens."""
 
 
 class Deployment(NamedTuple):
@@ -169,6 +172,8 @@ def listener_specs(kind: ProcessKind, deployment: Deployment) -> Iterator[ActorS
             settings |= broker_settings(topology, entry, path, source)
         else:
             settings |= checked(model, entry.settings, (*path, "settings"), source, settings)
+            if RECEIVERS in model.model_fields and topology.advertised(entry) != _listened(topology, entry):
+                settings[RECEIVERS] = [*settings.get(RECEIVERS, ()), address(topology, entry)]
         if name in moved:
             settings["metrics_port"] = moved[name]
         yield ActorSpec(
@@ -176,13 +181,17 @@ def listener_specs(kind: ProcessKind, deployment: Deployment) -> Iterator[ActorS
             name,
             topology.cluster,
             settings,
-            (topology.host_of(entry), entry.listen_port),
+            _listened(topology, entry),
             topology.advertised(entry),
             resources.get(name, ""),
             settings.get("store_root"),
             f"{source.place(path)}: {show(path)}",
             slots=1 if isinstance(entry, ElasticBroker) else 0,
         )
+
+
+def _listened(topology: Topology, entry: Listener) -> tuple[str, int]:
+    return topology.host_of(entry), entry.listen_port
 
 
 def _placed(deployment: Deployment, name: str, entry: Listener) -> dict[str, Any]:

@@ -211,7 +211,7 @@ class UpgradedCluster:
         await eventually_async(is_copied, f"all brokers have all messages after {step}")
 
 
-PAIR = {"master": {"replication": "async"}, "slave": {"replication": "async", "role": "slave"}}
+PAIR = {"slave": {"replication": "async", "role": "slave"}, "master": {"replication": "async"}}
 GROUP = {f"replica-{each}": {"replication": "raft", "replica": each} for each in range(3)}
 
 

@@ -115,3 +115,21 @@ def test_new_kind_is_probed_at_its_socket(tmp_path: Path) -> None:
 def test_settings_page_has_a_section_for_a_new_kind() -> None:
     assert "## Gateway\n" in settings_doc.page()
     assert "| `max_streams` |  | 100 | live | Largest number of streams. |" in settings_doc.page()
+
+
+def test_process_with_an_advertised_address_knows_it_as_a_receiver(tmp_path: Path) -> None:
+    """Its peers name the address that they have dialled, which is translated on the way."""
+    given = {
+        "brokers": [{"name": "b", "listen_port": 10911}],
+        "nameservers": [
+            {"listen_port": 9876},
+            {
+                "listen_port": 9877,
+                "advertised_host": "names.example",
+                "settings": {"receiver_addresses": ["10.0.0.9:1"]},
+            },
+        ],
+    }
+    specs = make_specs(Topology.model_validate(given), tmp_path, {}, SOURCE)
+    found = {each.name: each.settings.get("receiver_addresses") for each in specs}
+    assert (found["nameserver-0"], found["nameserver-1"]) == (None, ["10.0.0.9:1", "names.example:9877"])
