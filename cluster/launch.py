@@ -31,9 +31,8 @@ from cluster.driver.launch_report import ConsoleReport, Report
 from cluster.driver.majorities import lost_majorities
 from cluster.driver.migration import MemberChanges, migrate_broker
 from cluster.driver.placement import place
-from cluster.driver.plan import RAFT_STATE, Running
+from cluster.driver.plan import Running
 from cluster.driver.promotion import promote_replica
-from cluster.driver.replica_roles import RAFT_ROLES
 from cluster.driver.scrape_targets import remove_target, write_targets
 from cluster.driver.specs import ActorSpec, creation_order
 from cluster.paths import home_of, only_one_driver
@@ -42,6 +41,7 @@ from cluster.session.ray_head import HeadFailed, read_record, stop_head
 from cluster.session.ray_session import Mode, SessionFailed, choose_way, disconnect, is_connected, session
 from cluster.topology.topology import DEFAULT_NAMESPACE, Topology
 from cluster.topology.topology_file import TopologyError, load_with_source
+from cluster.views.replicas import RAFT_ROLES, RAFT_STATE
 
 ACTIVE = "active"
 EXIT_FAILED, EXIT_REFUSED, EXIT_INTERRUPTED = 1, 2, 130

@@ -24,8 +24,6 @@ SLAVE = "slave"
 """Value of the setting `role`."""
 RAFT = "raft"
 """Value of the setting `replication`: the broker is a replica of a Raft group."""
-FOLLOWING = "following"
-"""The `replication_state` of a slave that copies its master's log."""
 STOPPED = "stopped"
 """Beginning of the `replication_state` of a slave whose log differs from its master's; the reason follows."""
 

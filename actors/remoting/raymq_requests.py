@@ -125,6 +125,11 @@ from actors.remoting.targets import Action, Resource, Target
 PULL_RECORDS_BYTES_MAX = 4 * 1024 * 1024
 _CheckedTargets = Annotated[list[tuple[Resource, Name, Action]], msgspec.Meta(max_length=2048)]
 
+FOLLOWING = "following"
+"""DESCRIBE_BROKER: the `replication_state` of a slave that copies its master's log."""
+IN_SYNC_BYTES = 256 * 1024 * 1024
+"""A replica that lacks more of the log is not in sync (RocketMQ's haMaxGapNotInSync)."""
+
 
 class CheckUserHeader(Header):
     """Header of CHECK_USER: a signed text, and its HMAC-SHA1 in hexadecimal digits."""

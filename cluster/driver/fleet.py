@@ -8,16 +8,17 @@ from dataclasses import dataclass, replace
 from pkgutil import resolve_name
 from typing import Any
 
-from actors.broker.broker_settings import FOLLOWING, STOPPED
+from actors.broker.broker_settings import STOPPED
 from actors.host import ray_port, store_binding
 from actors.host.node_address import NODE_HOST
 from actors.host.ray_port import ActorMethodFailed, ActorName, ActorNotFound, ActorUnavailable
 from actors.host.service_host import STOP_TIMEOUT_S, State
 from actors.raft.state import Role
+from actors.remoting.raymq_requests import FOLLOWING
 from cluster.driver.kinds import KINDS
-from cluster.driver.plan import RAFT_STATE, Running
-from cluster.driver.replica_roles import RAFT_ROLES
+from cluster.driver.plan import Running
 from cluster.driver.specs import ActorSpec
+from cluster.views.replicas import RAFT_ROLES, RAFT_STATE
 from cluster.waiting import SYSTEM_WAITING, Waiting
 
 STATUS = "raymq_status"

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator
 
 from actors.host.service_host import State
-from cluster.driver.plan import RAFT_STATE, Running
-from cluster.driver.replica_roles import RAFT_ROLES, knows_its_group
+from cluster.driver.plan import Running
+from cluster.views.replicas import RAFT_ROLES, RAFT_STATE, knows_its_group
 
 
 def lost_majorities(

@@ -31,9 +31,10 @@ from cluster.driver.new_stores import (
     leave_groups,
     read_users,
 )
-from cluster.driver.plan import RAFT_STATE, Action, Running, Verb, only
+from cluster.driver.plan import Action, Running, Verb, only
 from cluster.driver.specs import ActorSpec
 from cluster.topology.topology import Broker, Topology
+from cluster.views.replicas import RAFT_STATE
 from store.ownership.identity import StoreIdentity
 
 LEAD_TIMEOUT_S = 30.0

@@ -17,9 +17,7 @@ from typing import Any
 
 from actors.raft.state import Role
 from cluster.driver.specs import ActorSpec, ProcessKind, creation_order
-
-RAFT_STATE = "raft_state"
-"""Field of DESCRIBE_BROKER: the role of a replica of a Raft group, or why it has none."""
+from cluster.views.replicas import RAFT_STATE
 
 
 class Verb(StrEnum):

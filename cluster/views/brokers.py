@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
+
+from cluster.views.replicas import RAFT_STATE, Replica, roles_of
 
 if TYPE_CHECKING:
     from cluster.client import Admin
@@ -48,11 +50,26 @@ class BrokerLoad:
 
 
 @dataclass(frozen=True, slots=True)
+class ReplicaState:
+    """What a replica reports of itself and lacks of its master's log; None if that is unknown.
+
+    `number` is its number in the topology, `role` a text with its role, term and lag.
+    """
+
+    number: int
+    role: str
+    term: int | None
+    lag_bytes: int | None
+    is_in_sync: bool | None
+
+
+@dataclass(frozen=True, slots=True)
 class BrokerView:
     """One replica of a broker.
 
     Attributes:
         load: Its load; None for a slave, or if it does not respond.
+        replica: Its state if the broker has several; None for one of RocketMQ.
         problem: Why it did not respond; None if it did.
     """
 
@@ -62,6 +79,12 @@ class BrokerView:
     address: str
     load: BrokerLoad | None
     problem: str | None = None
+    replica: ReplicaState | None = None
+
+    @property
+    def is_up(self) -> bool:
+        """True if it responds."""
+        return self.load is not None or self.replica is not None
 
 
 def list_brokers(admin: Admin, clock: Clock) -> list[BrokerView]:
@@ -69,11 +92,44 @@ def list_brokers(admin: Admin, clock: Clock) -> list[BrokerView]:
 
     Raises `ClientError` if no nameserver responds or a broker refuses the request.
     """
-    return [
-        _view(admin, clock, data.cluster, name, replica, address)
-        for name, data in sorted(admin.cluster_info().brokers.items())
-        for replica, address in sorted(data.broker_addrs.items())
-    ]
+    found: list[BrokerView] = []
+    for name, data in sorted(admin.cluster_info().brokers.items()):
+        views = [
+            _view(admin, clock, data.cluster, name, replica, address)
+            for replica, address in sorted(data.broker_addrs.items())
+        ]
+        is_raft = any(each.load is not None and each.load.raft_term is not None for each in views)
+        found += _with_states(admin, views) if is_raft or len(views) > 1 else views
+    return found
+
+
+def _with_states(admin: Admin, views: Sequence[BrokerView]) -> Sequence[BrokerView]:
+    """Return the replicas of one broker with their states, which they report themselves."""
+    # Imported here, because the command line imports views before it needs a client.
+    from cluster.client.errors import BrokerRefused, ClientError, ConfigInvalid, NotSupported
+
+    replicas: dict[int, Replica] = {}
+    found = []
+    for each in views:
+        try:
+            details = admin.broker_at(each.address)
+        except NotSupported:
+            found.append(each)
+            continue
+        except (BrokerRefused, ConfigInvalid):
+            raise
+        except ClientError as error:
+            found.append(replace(each, problem=each.problem or str(error)))
+            continue
+        is_slave, is_raft = details.get("role") == "slave", RAFT_STATE in details
+        number, epoch = int(details.get("replica", 0)), int(details.get("group_epoch", 0))
+        replicas[len(found)] = Replica(each.broker, number, details, is_slave, is_raft, epoch)
+        found.append(each)
+    for at, role in zip(replicas, roles_of(replicas.values()), strict=True):
+        number = replicas[at].number
+        state = ReplicaState(number, role.text, role.term, role.lag_bytes, role.is_in_sync)
+        found[at] = replace(found[at], replica=state)
+    return found
 
 
 def _view(admin: Admin, clock: Clock, cluster: str, name: str, replica: int, address: str) -> BrokerView:

@@ -154,15 +154,19 @@ def _brokers(admin: Admin, clock: Clock, before: Sample, problems: list[str]) ->
     except ClientError as error:
         problems.append(f"the brokers cannot be listed: {error}")
         return None
-    problems += [f"{each.broker} does not respond: {each.problem}" for each in found if each.problem]
+    problems += [f"{_name(each)} does not respond: {each.problem}" for each in found if each.problem]
     here = {(each.broker, each.id) for each in found}
     gone = [
         BrokerView(each.cluster, each.broker, each.id, each.address, None, "it is no longer registered")
         for each in before.brokers or ()
         if (each.broker, each.id) not in here
     ]
-    problems += [f"{each.broker} (replica {each.id}) is no longer registered" for each in gone]
+    problems += [f"{_name(each)} is no longer registered" for each in gone]
     return [*found, *gone]
+
+
+def _name(each: BrokerView) -> str:
+    return f"{each.broker} (id {each.id})" if each.id else each.broker
 
 
 def _groups(

@@ -23,12 +23,13 @@ from cluster import actor_logs, launch
 from cluster.client import Admin, MessageQueue, Producer, ProducerConfig, PullConsumer
 from cluster.client.errors import BrokerRefused
 from cluster.driver.fleet import status_of
-from cluster.driver.replica_roles import ReplicaRole, replica_roles
+from cluster.driver.replica_roles import replica_roles
 from cluster.log_files import Query, event_of
 from cluster.session.environment import ray_environment
 from cluster.session.ray_head import ANY_PORT, MARK_ENV, read_record
 from cluster.topology.topology import Topology
 from cluster.topology.topology_file import TopologyError, load_topology
+from cluster.views.replicas import ReplicaRole
 from jobs import read_dataset
 from jobs.reading.fetched import READER_GROUP
 from store.ownership.machine import MACHINE_ENV

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final
 
-from actors.broker.broker_settings import FOLLOWING, STOPPED
+from actors.broker.broker_settings import STOPPED
 from actors.broker.loop.reads import Reads
 from actors.broker.replication.group_epochs import GroupEpochs, StaleMaster
 from actors.broker.replication.ha_frames import HaFrameReader, encode_report
@@ -25,6 +25,7 @@ from actors.remoting.client import RemotingClient, parse_address
 from actors.remoting.codes import RequestCode
 from actors.remoting.command import RemotingCommand
 from actors.remoting.headers import RegisterBrokerResponse
+from actors.remoting.raymq_requests import FOLLOWING
 from actors.remoting.remoting_errors import ProtocolError, Refused, RemotingError
 from actors.remoting.tls.contexts import ClientTls
 from store.clock import NS_PER_MS, Clock

@@ -21,6 +21,7 @@ from actors.broker.replication.ha_frames import (
     ReportReader,
     encode_header,
 )
+from actors.remoting.raymq_requests import IN_SYNC_BYTES
 from store.clock import NS_PER_MS
 from store.commitlog.positions import Positions
 from store.message.buffers import Buffer
@@ -29,8 +30,6 @@ SILENCE_MS = 20_000
 """A slave that sends nothing for this long is disconnected (RocketMQ's haHousekeepingInterval)."""
 HEARTBEAT_MS = 5_000
 """The master sends a heartbeat after this time without data (RocketMQ's haSendHeartbeatInterval)."""
-IN_SYNC_BYTES = 256 * 1024 * 1024
-"""A slave that lacks more of the log is not in sync (RocketMQ's haMaxGapNotInSync)."""
 REPORTS_AHEAD_MAX = 1_000
 """A slave sends one report for each frame and one every 5 s; more than this beyond that are refused."""
 

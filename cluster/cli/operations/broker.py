@@ -40,11 +40,12 @@ def list_brokers(nameserver: Nameserver = NAMESERVER, as_json: AsJson = False) -
     with open_admin(nameserver, as_json=as_json) as (admin, out):
         rows = [
             {"cluster": each.cluster, "broker": each.broker, "id": each.id, "address": each.address}
+            | ({"replica": each.replica.number, "role": each.replica.role} if each.replica else {})
             | (columns_of(each.load) if each.load else {})
             | ({"problem": each.problem} if each.problem else {})
             for each in brokers.list_brokers(admin, SystemClock())
         ]
-        columns = (*COLUMNS, "problem") if any("problem" in row for row in rows) else COLUMNS
+        columns = (*COLUMNS, *(name for name in ("role", "problem") if any(name in row for row in rows)))
         out.table("brokers", columns, rows, spared=("version", "cluster", "id"))
 
 

@@ -16,8 +16,8 @@ from cluster.cli.tables import STYLE, escaped_text, fitted
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from cluster.driver.replica_roles import ReplicaRole
     from cluster.launch import ActorStatus
+    from cluster.views.replicas import ReplicaRole
 
 EPILOG = examples("raymq status", "raymq status --json")
 EXIT_NOT_SERVING = 1
@@ -80,6 +80,7 @@ def as_row(entry: ActorStatus, role: ReplicaRole | None = None) -> dict[str, Any
         "up_s": max(0, int(time.time()) - actor.started_ms // 1000) if actor.started_ms else 0,
         "store": spec.store if spec else None,
         "role": role.name if role else None,
+        "role_text": role.text if role else None,
         "lag_bytes": role.lag_bytes if role else None,
         "is_in_sync": role.is_in_sync if role else None,
         "is_member": role.is_member if role else None,
@@ -128,7 +129,7 @@ def formatted(row: Mapping[str, Any]) -> dict[str, Any]:
         "process": str(row["process"] or ""),
         "epoch": details.get("epoch"),
         "loop_lag": lag_of(details),
-        "role": role_of(row),
+        "role": row.get("role_text"),
         "in_sync": details.get("in_sync_replicas"),
         "slave_lag": slave_lag_of(details),
         **{column: details.get(field) for column, field in PENDING.items()},
@@ -150,26 +151,6 @@ def _style(row: Mapping[str, Any]) -> str | None:
         return "red"
     is_warned = row.get("is_bare_majority") or row.get("is_member") is False
     return "yellow" if is_warned or row["details"].get("hidden_because") else None
-
-
-def role_of(row: Mapping[str, Any]) -> str | None:
-    """Return the role of a replica with its term and lag; None without replication."""
-    role = row.get("role")
-    if role is None or role == "master":
-        return role
-    if row["is_member"] is False:
-        return f"{role} of its group"
-    parts = [role]
-    if row["term"] is not None:
-        parts.append(f"term {row['term']}")
-    if row["is_bare_majority"]:
-        parts.append("on a bare majority")
-    if row["lag_bytes"] is not None:
-        parts.append(f"{row['lag_bytes']:,} B behind")
-        parts.append("in sync" if row["is_in_sync"] else "not in sync")
-    elif role in ("slave", "follower"):
-        parts.append("lag unknown")
-    return ", ".join(parts)
 
 
 def slave_lag_of(details: Mapping[str, Any]) -> str | None:

@@ -49,7 +49,7 @@ class BrokerResources:
     def brokers(self, admin: Admin) -> Sequence[BrokerView]:
         """Return the brokers. Raises ClientError, ApiError."""
         found = list_brokers(admin, self._clock)
-        if all(each.load is None for each in found):
+        if not any(each.is_up for each in found):
             raise no_broker()
         return found
 

@@ -1,9 +1,9 @@
 import { count, html, percent, plain, rate, span } from "../core.js";
-import { Name, Page, Table, pageOf } from "../parts.js";
+import { BrokerName, Page, Table, pageOf } from "../parts.js";
 
-const role = ({ id, load }) => {
-  if (id) return `replica ${id}`;
-  return load?.raft_term ? `leader, term ${load.raft_term}, ${load.raft_active_voters} of ${load.raft_voters} voters` : "master";
+const role = ({ id, load, replica }) => {
+  const found = replica?.role ?? (id ? "slave" : load?.raft_term ? `leader, term ${load.raft_term}` : "master");
+  return load?.raft_voters ? `${found}, ${load.raft_active_voters} of ${load.raft_voters} voters` : found;
 };
 
 const load = (name) => ({ value: (row) => row.load?.[name] });
@@ -11,8 +11,8 @@ const load = (name) => ({ value: (row) => row.load?.[name] });
 export default pageOf(() => ["/brokers", {}], 5_000, ({ of, data }) => html`
   <${Page} title="Brokers" of=${of}>
     <${Table} rows=${data} empty="no broker is registered" columns=${[
-      { name: "broker", cell: (row) => html`<i class=${`dot ${row.load ? "up" : row.problem ? "down" : ""}`}></i><${Name} kind="brokers" of=${row.broker} />` },
-      { name: "id", title: "role", cell: role }, { name: "address" },
+      { name: "broker", cell: (row) => html`<${BrokerName} row=${row} />` },
+      { name: "id", title: "role", value: role, cell: (row) => html`<span class=${row.replica?.is_in_sync === false ? "warn" : ""}>${role(row)}</span>` }, { name: "address" },
       { name: "put_tps", title: "in /s", number: true, ...load("put_tps"), cell: (row) => rate(row.load?.put_tps) },
       { name: "get_tps", title: "out /s", number: true, ...load("get_tps"), cell: (row) => rate(row.load?.get_tps) },
       { name: "disk_used", title: "disk", number: true, ...load("disk_used"), cell: (row) => percent(row.load?.disk_used) },
