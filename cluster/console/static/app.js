@@ -17,7 +17,8 @@ const PAGES = {
   changes: ["changes", null, "Changes", "c"],
 };
 
-const THEMES = ["auto", "light", "dark"];
+/** The themes in the order of the key: the first one after "auto" is not the one that "auto" shows now. */
+const themes = () => (matchMedia("(prefers-color-scheme: dark)").matches ? ["auto", "light", "dark"] : ["auto", "dark", "light"]);
 
 function App() {
   const [at, setAt] = useState({ ...place(), visit: 0 });
@@ -33,7 +34,7 @@ function App() {
     setNeedsLogin(found.login_required && found.user === null);
   }, setProblem);
   const nextTheme = () => setTheme((before) => {
-    const next = THEMES[(THEMES.indexOf(before) + 1) % THEMES.length];
+    const all = themes(), next = all[(all.indexOf(before) + 1) % all.length];
     localStorage.setItem("theme", next);
     return next;
   });
@@ -54,7 +55,7 @@ function App() {
   return html`<${Shell.Provider} value=${{ session, query: at.query, setQuery }}>
     <${Side} chosen=${name} session=${session} />
     <div class="right">
-      <${Top} session=${session} theme=${theme} onTheme=${nextTheme} onHelp=${() => setHelp(true)} onLogout=${() => call("POST", "/logout").then(load)} />
+      <${Top} session=${session} needsLogin=${needsLogin} theme=${theme} onTheme=${nextTheme} onHelp=${() => setHelp(true)} onLogout=${() => call("POST", "/logout").then(load)} />
       <main>${needsLogin ? html`<${Login} onDone=${load} />` : html`<${Content} key=${at.visit} segments=${at.segments} />`}</main>
     </div>
     ${hasHelp ? html`<${Help} onClose=${() => setHelp(false)} />` : null}
@@ -87,9 +88,9 @@ function Side({ chosen, session }) {
   </aside>`;
 }
 
-function Top({ session, theme, onTheme, onHelp, onLogout }) {
+function Top({ session, needsLogin, theme, onTheme, onHelp, onLogout }) {
   return html`<div class="top">
-    <${Search} />
+    ${needsLogin ? html`<span class="search"></span>` : html`<${Search} />`}
     ${session.read_only ? html`<span class="badge">read-only</span>` : null}
     ${session.bodies !== "shown" ? html`<span class="badge">bodies ${session.bodies}</span>` : null}
     ${session.user ? html`<span>${plain(session.user)}</span><button class="quiet" onClick=${onLogout}>Log out</button>` : null}
@@ -169,7 +170,7 @@ function keyboard({ help, theme, close }) {
     const target = isGoing && Object.entries(PAGES).find(([, row]) => row[3] === event.key);
     isGoing = !isGoing && event.key === "g";
     if (target) location.hash = link([target[0]]);
-    else if (event.key === "/") { event.preventDefault(); document.getElementById("search").focus(); }
+    else if (event.key === "/") { event.preventDefault(); document.getElementById("search")?.focus(); }
     else if (event.key === "?") help();
     else if (event.key === "d") theme();
     else if (event.key === "r") dispatchEvent(new Event("reload-page"));

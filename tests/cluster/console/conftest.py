@@ -6,19 +6,24 @@ import http.client
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from actors.remoting.signing import Credentials, write_credentials
-from cluster.client import Admin, Producer, PushConfig, PushConsumer, reconsume_later
+from cluster.client import Admin, MessageQueue, Producer, PushConfig, PushConsumer, reconsume_later
 from cluster.client.config import ClientConfig
 from cluster.client.transport.loop_thread import LoopThread
 from cluster.console.console_settings import ConsoleSettings
 from cluster.console.service import ConsoleService
 from store.clock import SystemClock
+from store.message.group_config import SubscriptionGroupConfig
 from tests.cluster.client.conftest import Cluster
+from tests.cluster.console.browsers import CHROMIUM, Visitor
 from tests.eventually import LIMIT_S, eventually
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
 
 API = "/api/v1"
 FAILING = PushConfig(retry="broker", sync_interval_ms=100, commit_interval_ms=50)
@@ -176,3 +181,36 @@ def protected(
     console.cookie = headers["Set-Cookie"].partition(";")[0]
     yield console
     cluster.stop()
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        opened = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield opened
+        opened.close()
+
+
+@pytest.fixture
+def visitor(browser: Browser, console: Console) -> Iterator[Visitor]:
+    context = browser.new_context()
+    made = Visitor(context.new_page(), console)
+    yield made
+    context.close()
+    assert made.errors == []
+
+
+@pytest.fixture
+def filled(cluster: Cluster, admin: Admin) -> str:
+    """Return the name of a topic with messages and of a group that has consumed two of them."""
+    name = cluster.topic(queues=1)
+    admin.put_group(SubscriptionGroupConfig(name))
+    with Producer(cluster.address, group="browser") as producer:
+        for number in range(6):
+            producer.send(
+                name, f"body {number}", tags="paid", keys=f"k{number}", queue=MessageQueue(name, "a", 0)
+            )
+    admin.commit_offsets(name, {MessageQueue(name, "a", 0): 2})
+    return name

@@ -8,10 +8,14 @@ const words = (text) => text.split(/[\s,]+/).filter(Boolean);
 const rule = (values) => ({ resources: words(values.resources), actions: words(values.actions), sources: words(values.sources), deny: values.deny === "yes" });
 
 export default function Access() {
-  const { query } = useContext(Shell);
-  const tab = query.tab ?? "users";
-  const found = useGet(tab === "rules" ? "/rules" : "/users", {}, 15_000);
+  const { query, session } = useContext(Shell);
+  const tab = query.tab ?? "users", isOff = session.login_required === false;
+  const found = useGet(isOff ? null : tab === "rules" ? "/rules" : "/users", {}, 15_000);
   const reload = found.reload;
+  if (isOff) {
+    return html`<${Page} title="Access" facts="access control is off: the brokers accept the requests of every client">
+      <p class="muted">There are no users to show. The page Security of the documentation (docs/security.md) says how to enable access control.</p></${Page}>`;
+  }
   return html`<${Page} title="Access" of=${found.data ? found : {}} actions=${html`
       <${Change} label="Create user…" title="Create a user" at="/users" onDone=${reload} fields=${[{ name: "user", title: "name", type: "text", required: true }, ...USER]} />`}>
     <${Tabs} chosen=${tab} names=${[["users", "Users"], ["rules", "Rules"]]} />
