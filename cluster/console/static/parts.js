@@ -262,8 +262,8 @@ export function Facts({ of }) {
 export const Sampled = ({ value, row }) => html`${value}${row.stale_ms ? html` <small class="warn">${span(row.stale_ms)} ago</small>` : null}`;
 
 /** The name of a broker and the number of a replica, with a dot that says if it responds. */
-export const BrokerName = ({ row }) => html`<i class=${`dot ${row.load || row.replica ? "up" : row.problem ? "down" : ""}`}></i><${Name} kind="brokers" of=${row.broker} />${
-  row.replica ? html` <small class="muted">replica ${row.replica.number}</small>` : row.id ? html` <small class="muted">id ${row.id}</small>` : null}`;
+export const BrokerName = ({ row }) => html`<span class="nowrap"><i class=${`dot ${row.load || row.replica ? "up" : row.problem ? "down" : ""}`}></i><${Name} kind="brokers" of=${row.broker} />${
+  row.replica ? html` <small class="muted">replica ${row.replica.number}</small>` : row.id ? html` <small class="muted">id ${row.id}</small>` : null}</span>`;
 
 /** A name as a link to its page. */
 export const Name = ({ of, kind, query }) => html`<a href=${link([kind, of], query)}>${plain(of)}</a>`;

@@ -33,7 +33,7 @@ export default pageOf(() => ["/overview", {}], EVERY_MS, ({ of, data, query, set
       <section class="panel"><h2>Highest lag</h2><${Short} rows=${data.groups} heads=${["group", "lag", "behind", "out /s"]} empty="no group has consumed yet"
         cells=${(row) => [html`<${Name} kind="groups" of=${row.group} />`, count(row.lag), row.lag === 0 ? "0 s" : span(row.behind_ms), rate(row.tps)]} /></section>
       <section class="panel"><h2>Brokers</h2><${Short} rows=${data.brokers ?? []} heads=${["broker", "in /s", "out /s", "disk"]} empty="unknown"
-        cells=${(row) => [html`<${BrokerName} row=${row} />${row.replica ? html`<br /><small class=${row.replica.is_in_sync === false ? "warn" : "muted"}>${row.replica.role}</small>` : ""}`,
+        cells=${(row) => [html`<${BrokerName} row=${row} />${row.replica ? html`<br /><small class=${row.replica.is_in_sync === false ? "warn" : "muted"}>${plain(row.replica.role)}</small>` : ""}`,
           rate(row.load?.put_tps), rate(row.load?.get_tps), percent(row.load?.disk_used)]} /></section>
       <section class="panel"><h2>Last changes</h2><${Short} rows=${data.changes} heads=${["change", "at"]} empty="none through this console"
         cells=${(row) => [plain(row.what), time(row.at_ms)]} /></section>
