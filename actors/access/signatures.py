@@ -5,10 +5,11 @@ It also finds the requests whose response must be signed (`actors.remoting.signi
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Final
 
+from actors.bounds import AtLimit, Bound, Use
 from actors.remoting.codes import ResponseCode
 from actors.remoting.connection import Connection
 from actors.remoting.remoting_errors import Refused
@@ -23,8 +24,13 @@ FREE_FAILURES: Final = 10
 """Failed signatures of one address within FAILURE_WINDOW_MS that are refused without delay."""
 FAILURE_WINDOW_MS: Final = 60_000
 REFUSAL_DELAY_MS: Final = 1_000
-ADDRESSES_MAX: Final = 1_000
-"""Addresses whose failures are counted. If there are more, the one with the fewest is forgotten: if it were
+ADDRESSES: Final = Bound(
+    "failed_addresses",
+    1_000,
+    AtLimit.EVICT,
+    "Addresses whose failed signatures are counted.",
+)
+"""If there are more, the one with the fewest is forgotten: if it were
 the oldest, further addresses could clear the count of the first.
 """
 _LOG_INTERVAL_MS: Final = 1_000
@@ -152,13 +158,17 @@ class Failures:
     def __len__(self) -> int:
         return len(self._counts)
 
+    def bounds(self) -> Sequence[Use]:
+        """Return the uses of bounds."""
+        return (ADDRESSES.use(self.__len__),)
+
     def add(self, address: bytes, now_ns: int) -> int:
         """Add one failure of an address; return the number in its window."""
         count, since_ns = self._counts.get(address, (0, now_ns))
         if now_ns - since_ns >= FAILURE_WINDOW_MS * NS_PER_MS:
             count, since_ns = 0, now_ns
             self._counts.pop(address, None)
-        elif count == 0 and len(self._counts) >= ADDRESSES_MAX:
+        elif count == 0 and len(self._counts) >= ADDRESSES.limit:
             self._make_room(now_ns)
         self._counts[address] = (count + 1, since_ns)
         return count + 1
@@ -167,7 +177,7 @@ class Failures:
         oldest_ns = now_ns - FAILURE_WINDOW_MS * NS_PER_MS
         for address in [each for each, (_, since_ns) in self._counts.items() if since_ns <= oldest_ns]:
             del self._counts[address]
-        if len(self._counts) >= ADDRESSES_MAX:
+        if len(self._counts) >= ADDRESSES.limit:
             del self._counts[min(self._counts, key=lambda each: self._counts[each][0])]
 
 

@@ -169,7 +169,7 @@ def build_broker(
         loop.requests.add_rows(rows)
     return Broker(
         identity, access, loop, tables, groups, client, [each.leave for each in capabilities if each.leave],
-        registration, role, drain, handle, figures, _metrics(parts, figures, capabilities),
+        registration, role, drain, handle, figures, _metrics(parts, figures, requests, capabilities),
     )  # fmt: skip
 
 
@@ -231,15 +231,18 @@ def _figures(parts: BrokerParts, drain: BrokerDrain, capabilities: Sequence[Capa
 
 
 def _metrics(
-    parts: BrokerParts, figures: Sequence[Figure], capabilities: Sequence[Capability]
+    parts: BrokerParts,
+    figures: Sequence[Figure],
+    requests: OutstandingRequests,
+    capabilities: Sequence[Capability],
 ) -> MetricsEndpoint:
     """Return the endpoint that serves the figures, and the bounds of what peers can fill."""
-    server = parts.loop.server
-    keepers: Sequence[Keeper] = (
-        server.hub,
-        server.hub.account,
-        *chain.from_iterable(each.keepers for each in capabilities),
-    )
+    server, groups = parts.loop.server, parts.groups
+    own: tuple[Keeper, ...] = (
+        server.hub, server.hub.account, parts.loop.held, parts.tables, groups.clients, groups.locks,
+        parts.popping, requests,
+    )  # fmt: skip
+    keepers = (*own, *chain.from_iterable(each.keepers for each in capabilities))
     return MetricsEndpoint(parts.settings, figures, parts.identity.labels, server.ports, keepers)
 
 

@@ -76,7 +76,7 @@ class Access:
 
     def bounds(self) -> Sequence[Use]:
         """Return the uses of bounds."""
-        return (self._checked.use(),)
+        return (self._checked.use(), *self._failures.bounds())
 
     async def caller(self, call: Call) -> Caller:
         """Return the client of a call, with its user if the cluster has users.

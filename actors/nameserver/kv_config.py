@@ -1,8 +1,10 @@
 """KVConfig: values by namespace and key that brokers and tools share, saved in `config/kvConfig.json`."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from actors.bounds import AtLimit, Bound, Use
 from actors.remoting.codes import ResponseCode
 from actors.remoting.remoting_errors import Refused
 from store.json_file import JsonConfigFile
@@ -12,6 +14,8 @@ CHARS_MAX: Final = 4 << 20
 """Largest size of the whole table: a namespace must fit into one response."""
 ORDER_TOPIC_CONFIG: Final = "ORDER_TOPIC_CONFIG"
 
+ENTRIES: Final = Bound("kv_entries", 10_000, AtLimit.REFUSE, "Entries of the kv config.")
+
 
 class KVConfig:
     """The table of RocketMQ's KVConfigManager, saved after every change.
@@ -20,10 +24,14 @@ class KVConfig:
     saved.
     """
 
-    def __init__(self, data_dir: Path | None, entries_max: int = 10_000) -> None:
+    def __init__(self, data_dir: Path | None, entries_max: int = ENTRIES.limit) -> None:
         self._entries_max = entries_max
         self._file = None if data_dir is None else JsonConfigFile(data_dir / "config" / "kvConfig.json")
         self._table: dict[str, dict[str, str]] = {}
+
+    def bounds(self) -> Sequence[Use]:
+        """Return the uses of bounds."""
+        return (ENTRIES.use(lambda: sum(map(len, self._table.values())), lambda: self._entries_max),)
 
     def load(self) -> None:
         """Load the saved table. Raises StoreError if the file and its backup are damaged."""

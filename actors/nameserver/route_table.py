@@ -7,10 +7,11 @@
 It uses no sockets and no clock.
 """
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
+from actors.bounds import AtLimit, Bound, Use
 from actors.remoting.bodies.routes import (
     MASTER_ID,
     PERM_READ,
@@ -55,14 +56,18 @@ class LiveBroker:
     connection: Hashable
 
 
+BROKERS: Final = Bound("nameserver_brokers", 1_000, AtLimit.REFUSE, "Registered brokers.")
+TOPICS: Final = Bound("nameserver_topics", 200_000, AtLimit.REFUSE, "Topics with a route.")
+
+
 class RouteTable:
     """The brokers and topics of a nameserver. Callers pass the time, in monotonic nanoseconds."""
 
     def __init__(
         self,
         delete_topic_with_broker_registration: bool = False,
-        max_brokers: int = 1_000,
-        max_topics: int = 200_000,
+        max_brokers: int = BROKERS.limit,
+        max_topics: int = TOPICS.limit,
     ) -> None:
         self._max_brokers = max_brokers
         self._max_topics = max_topics
@@ -73,6 +78,13 @@ class RouteTable:
         self._registered_configs: dict[str, dict[str, dict[str, Any]]] = {}
         self._deletes_missing_topics = delete_topic_with_broker_registration
         self._encoded: dict[str, bytes] = {}
+
+    def bounds(self) -> Sequence[Use]:
+        """Return the uses of bounds."""
+        return (
+            BROKERS.use(lambda: len(self._brokers), lambda: self._max_brokers),
+            TOPICS.use(lambda: len(self._queues), lambda: self._max_topics),
+        )
 
     # ---- brokers -------------------------------------------------------------------------------------
 

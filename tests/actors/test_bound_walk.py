@@ -30,6 +30,12 @@ METRICS = "tests/actors/host/metrics/test_endpoint.py"
 PORTS = "tests/actors/remoting/test_ports.py"
 CONSOLE = "tests/cluster/console/test_service.py"
 TABLES = "tests/actors/broker/test_table_limits.py"
+SIGNATURES = "tests/actors/broker/auth/test_signatures.py"
+REPLIES = "tests/actors/broker/auth/test_replies.py"
+HELD = "tests/actors/broker/loop/test_wait_registry.py"
+POPS = "tests/actors/broker/pop/test_pops.py"
+POPPING_GROUPS = "tests/actors/broker/group/test_popping_groups.py"
+CLIENTS = "tests/actors/broker/group/test_clients.py"
 FORWARDING = "tests/actors/broker/replication/raft/test_forwarding.py"
 
 TESTS = {
@@ -37,16 +43,29 @@ TESTS = {
     "connections_per_address": (TABLES, "test_connections_of_one_address_are_bounded"),
     "console_connections": (CONSOLE, "test_connections_without_a_request_give_their_place_to_others"),
     "descriptors": (PORTS, "test_ports_refuse_peers_instead_of_taking_the_descriptors_of_files"),
+    "failed_addresses": (SIGNATURES, "test_addresses_with_failures_are_bounded"),
     "forwarded_bytes": (FORWARDING, "test_requests_that_wait_for_a_leader_are_bounded"),
     "gateway_groups": (GATEWAY, "test_settings_of_the_group_fetched_first_are_dropped"),
     "gateway_renewals": (GATEWAY, "test_oldest_renewal_ends_over_the_limit"),
     "gateway_routes": (GATEWAY, "test_route_fetched_first_is_dropped_and_a_fetched_again_one_kept"),
     "gateway_settings_bytes": (GATEWAY_CLIENTS, "test_settings_that_need_too_much_memory_are_refused"),
     "gateway_signatures": (GATEWAY, "test_signature_checked_first_is_forgotten_over_the_limit"),
-    "request_bytes": (GATEWAY_MEMORY, "test_good_calls_succeed_while_others_fill_the_memory"),
+    "groups": (TABLES, "test_topics_and_groups_above_the_limits_are_refused"),
     "ha_connections": (HA, "test_slaves_over_the_limit_are_refused"),
+    "held_pulls": (HELD, "test_one_request_too_many_is_refused_with_the_limit"),
+    "kv_entries": (TABLES, "test_nameserver_bounds_brokers_topics_and_kv_config"),
+    "memberships": (TABLES, "test_members_of_one_connection_are_bounded"),
     "metrics_connections": (METRICS, "test_silent_connections_give_their_place_to_requests"),
     "metrics_pages": (METRICS, "test_page_that_is_not_read_gives_its_place_to_others"),
+    "nameserver_brokers": (TABLES, "test_nameserver_bounds_brokers_topics_and_kv_config"),
+    "nameserver_topics": (TABLES, "test_nameserver_bounds_brokers_topics_and_kv_config"),
+    "popped_messages": (POPS, "test_pops_wait_while_too_many_messages_are_in_flight"),
+    "popping_groups": (POPPING_GROUPS, "test_oldest_popping_group_is_forgotten_over_the_limit"),
+    "queue_locks": (TABLES, "test_claims_commits_and_further_locks_need_existing_queues"),
+    "request_bytes": (GATEWAY_MEMORY, "test_good_calls_succeed_while_others_fill_the_memory"),
+    "requests_without_reply": (REPLIES, "test_requests_of_a_user_are_bounded"),
+    "subscription_characters": (CLIENTS, "test_subscriptions_of_all_groups_are_bounded"),
+    "topics": (TABLES, "test_topics_and_groups_above_the_limits_are_refused"),
 }
 
 

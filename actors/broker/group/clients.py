@@ -12,10 +12,11 @@ With access control, a client id in a group belongs to the user of its first reg
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Generic, NamedTuple, TypeVar
+from typing import Final, Generic, NamedTuple, TypeVar
 
+from actors.bounds import AtLimit, Bound, Use
 from actors.remoting.bodies.groups import CONSUME_POP
 from actors.remoting.codes import ResponseCode
 from actors.remoting.remoting_errors import Refused
@@ -24,10 +25,15 @@ from store.logs import get_logger
 
 _log = get_logger(__name__)
 
-MEMBERSHIPS_MAX = 4_096
-"""Limit of memberships in groups, of all client ids of one connection."""
-SUBSCRIPTION_CHARS_MAX = 64 * 1024 * 1024
-"""Limit of the topics, expressions and tags in the subscriptions of all groups."""
+MEMBERSHIPS: Final = Bound(
+    "memberships", 4_096, AtLimit.REFUSE, "Memberships in groups, of all client ids of one connection."
+)
+SUBSCRIPTIONS: Final = Bound(
+    "subscription_characters",
+    64 * 1024 * 1024,
+    AtLimit.REFUSE,
+    "Characters of topics, expressions and tags in the subscriptions of all groups.",
+)
 DIFFERENCES_MAX = 100
 """Number of differing subscriptions of a group that are remembered, so that each is logged once."""
 CLIENT_TIMEOUT_MS = 10_000
@@ -137,6 +143,13 @@ class Clients(Generic[ConnectionT]):
         self._on_subscription: list[Callable[[str], None]] = []
         self._subscription_chars = 0
 
+    def bounds(self) -> Sequence[Use]:
+        """Return the uses of bounds."""
+        return (
+            MEMBERSHIPS.use(lambda: max(map(len, self._memberships.values()), default=0)),
+            SUBSCRIPTIONS.use(lambda: self._subscription_chars),
+        )
+
     def on_subscription(self, callback: Callable[[str], None]) -> None:
         """Call `callback` with the group's name whenever a heartbeat changes the group's subscriptions."""
         self._on_subscription.append(callback)
@@ -200,7 +213,7 @@ class Clients(Generic[ConnectionT]):
         """Register a consumer, or renew its registration.
 
         Raises Refused if its id is another user's, or if the subscriptions of all groups would have more than
-        SUBSCRIPTION_CHARS_MAX characters.
+        SUBSCRIPTIONS.limit characters.
 
         Returns:
             True if the members or the subscriptions of the group have changed.
@@ -279,23 +292,23 @@ class Clients(Generic[ConnectionT]):
     def _check_room(self, group: str, client_id: str, connection: ConnectionT) -> None:
         """Raise Refused if the connection has as many members of groups as it may have."""
         known = self._memberships.get(connection, ())
-        if len(known) >= MEMBERSHIPS_MAX and not any(
+        if len(known) >= MEMBERSHIPS.limit and not any(
             _Membership(is_producer, group, client_id) in known for is_producer in (True, False)
         ):
             raise Refused(
                 ResponseCode.NO_PERMISSION,
                 f"client {client_id[:100]!r} cannot join group {group[:100]!r}: its connection has the "
-                f"limit of {MEMBERSHIPS_MAX:,} members of groups: use a further connection",
+                f"limit of {MEMBERSHIPS.limit:,} members of groups: use a further connection",
             )
 
     def _check_subscriptions(self, heartbeat: ConsumerHeartbeat) -> None:
         known = self._consumers.get(heartbeat.group)
         others = self._subscription_chars - (0 if known is None else known.subscription_chars)
-        if others + _characters(heartbeat.subscriptions) > SUBSCRIPTION_CHARS_MAX:
+        if others + _characters(heartbeat.subscriptions) > SUBSCRIPTIONS.limit:
             raise Refused(
                 ResponseCode.NO_PERMISSION,
                 f"group {heartbeat.group[:100]!r} cannot subscribe: the subscriptions of all groups of this "
-                f"broker have {others:,} characters, the limit is {SUBSCRIPTION_CHARS_MAX:,}: use shorter "
+                f"broker have {others:,} characters, the limit is {SUBSCRIPTIONS.limit:,}: use shorter "
                 "expressions",
             )
 

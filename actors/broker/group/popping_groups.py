@@ -9,8 +9,10 @@ others have popped, and its commits move the next pop. RocketMQ lets it happen.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
+from actors.bounds import AtLimit, Bound, Newest, Use
 from actors.broker.broker_settings import BrokerSettings
 from actors.remoting.codes import ResponseCode
 from actors.remoting.remoting_errors import Refused
@@ -21,7 +23,7 @@ _log = get_logger(__name__)
 
 POPPING_MS: Final = 60_000
 """A group without a pop for this long may pull: its consumers were replaced."""
-_KNOWN_MAX: Final = 10_000
+POPPED: Final = Bound("popping_groups", 10_000, AtLimit.EVICT, "Topics that groups have popped lately.")
 
 
 class PoppingGroups:
@@ -30,19 +32,20 @@ class PoppingGroups:
     def __init__(self, settings: BrokerSettings, clock: Clock) -> None:
         self._settings = settings
         self._clock = clock
-        self._popped_ns: dict[tuple[str, str], int] = {}
-        self._reported: set[tuple[str, str]] = set()
+        self._popped_ns = Newest[tuple[str, str], int](POPPED)
+        self._reported = Newest[tuple[str, str], None](POPPED)
         self.mixed = 0
         """Number of groups and topics that were both popped and pulled."""
 
     def __bool__(self) -> bool:
         return bool(self._popped_ns)
 
+    def bounds(self) -> Sequence[Use]:
+        """Return the uses of bounds."""
+        return (self._popped_ns.use(),)
+
     def popped(self, topic: str, group: str) -> None:
         """Note a pop of a group."""
-        if len(self._popped_ns) >= _KNOWN_MAX:
-            self._popped_ns.clear()
-            self._reported.clear()
         self._popped_ns[topic, group] = self._clock.monotonic_ns()
 
     def check_pull(self, topic: str, group: str) -> None:
@@ -52,11 +55,11 @@ class PoppingGroups:
             return
         if self._clock.monotonic_ns() - popped_ns > POPPING_MS * NS_PER_MS:
             del self._popped_ns[topic, group]
-            self._reported.discard((topic, group))
+            self._reported.pop((topic, group), None)
             return
         is_refused = self._settings.refuse_mixed_request_modes
         if (topic, group) not in self._reported:
-            self._reported.add((topic, group))
+            self._reported[topic, group] = None
             self.mixed += 1
             _log.warning(
                 "mixed_request_modes", group=group, topic=topic, refused=is_refused,

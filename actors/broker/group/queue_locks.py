@@ -20,10 +20,11 @@ locks, as in RocketMQ.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
+from actors.bounds import AtLimit, Bound, Use
 from actors.remoting.bodies.locks import (
     HeldLock,
     LockRequest,
@@ -41,8 +42,12 @@ from store.json_file import JsonConfigFile
 from store.message.json_fields import typed
 from store.message.message_queue import MessageQueue
 
-LOCKS_MAX = 100_000
-"""Limit of locks; existing groups may lock existing queues also above it."""
+LOCKS: Final = Bound(
+    "queue_locks",
+    100_000,
+    AtLimit.REFUSE,
+    "Locks of queues; existing groups may lock existing queues also above the limit.",
+)
 LOCK_TIMEOUT_NS = 60_000_000_000
 """Time after its last renewal at which a lock expires."""
 QUEUES_PER_STEP = 500
@@ -72,7 +77,7 @@ class QueueLocks:
         """Create the object without locks.
 
         `user_of` returns the user that signed a request. `is_known` returns True if a group and a queue
-        exist: then the queue can be locked even if clients have LOCKS_MAX locks.
+        exist: then the queue can be locked even if clients have LOCKS.limit locks.
         """
         self._clock = clock
         self._user_of = user_of
@@ -81,6 +86,10 @@ class QueueLocks:
         """Increases with each lock that is acquired or released; not by renewals."""
         self._count = 0
         self._groups: dict[str, dict[MessageQueue, _Lock]] = {}
+
+    def bounds(self) -> Sequence[Use]:
+        """Return the uses of bounds."""
+        return (LOCKS.use(lambda: self._count),)
 
     def lock(
         self, group: str, client_id: str, queues: Iterable[tuple[MessageQueue, int]]
@@ -95,7 +104,7 @@ class QueueLocks:
         for queue, generation in queues:
             held = locks.get(queue)
             if held is None:
-                if self._count >= LOCKS_MAX and not self._is_known(group, queue):
+                if self._count >= LOCKS.limit and not self._is_known(group, queue):
                     continue
                 self._count += 1
             if held is None or held.may_be_taken(client_id, generation, now_ns):

@@ -14,9 +14,10 @@ from __future__ import annotations
 
 import heapq
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Hashable
-from typing import Any, Generic, TypeVar
+from collections.abc import Callable, Collection, Hashable, Sequence
+from typing import Any, Final, Generic, TypeVar
 
+from actors.bounds import AtLimit, Bound, Use
 from actors.remoting.codes import ResponseCode
 from actors.remoting.connection import Connection
 from actors.remoting.remoting_errors import Refused
@@ -54,6 +55,9 @@ def shutting_down() -> Refused:
     It is an error, because a client repeats its request immediately after an empty response.
     """
     return Refused(ResponseCode.SERVICE_NOT_AVAILABLE, "this broker is shutting down")
+
+
+HELD: Final = Bound("held_pulls", 100_000, AtLimit.REFUSE, "Pulls and pops that wait for messages.")
 
 
 class HeldRequest(ABC, Generic[ArrivalT]):
@@ -109,6 +113,10 @@ class WaitRegistry(Generic[ArrivalT]):
         while heap and not self._by_deadline[heap[0]]:
             del self._by_deadline[heapq.heappop(heap)]
         return heap[0] if heap else None
+
+    def bounds(self) -> Sequence[Use]:
+        """Return the uses of bounds."""
+        return (HELD.use(self.__len__, lambda: self._requests_max),)
 
     def on_earlier_deadline(self, callback: Callable[[], None]) -> None:
         """Set the function to call when `next_deadline_ns` has become earlier."""

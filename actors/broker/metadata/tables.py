@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
+from actors.bounds import AtLimit, Bound, Use
 from actors.broker.broker_settings import RAFT, BrokerSettings
 from actors.broker.metadata.config_files import (
     DELAYS,
@@ -62,6 +63,10 @@ class Changes:
         return had_any
 
 
+MAX_TOPICS: Final = Bound("topics", 50_000, AtLimit.REFUSE, "Topics of the broker.")
+MAX_GROUPS: Final = Bound("groups", 50_000, AtLimit.REFUSE, "Consumer groups of the broker.")
+
+
 class BrokerTables:
     """All tables of one broker.
 
@@ -92,6 +97,7 @@ class BrokerTables:
         Raises:
             StoreError: a file and its backup are damaged.
         """
+        self._settings = settings
         self._store = store
         self._on_topics_changed = on_topics_changed
         self._state_version = state_version
@@ -127,6 +133,14 @@ class BrokerTables:
         files.register(FILTERS, self._filters.to_json)
         files.mark_changed(TOPICS)
         files.mark_changed(GROUPS)
+
+    def bounds(self) -> Sequence[Use]:
+        """Return the uses of bounds."""
+        settings = self._settings
+        return (
+            MAX_TOPICS.use(lambda: len(self.topics.table.topics), lambda: settings.max_topics),
+            MAX_GROUPS.use(lambda: len(self.groups.table.groups), lambda: settings.max_groups),
+        )
 
     def subscribe(self, on_change: Callable[[str], None], on_group_change: Callable[[str], None]) -> None:
         """Call these functions after a change, with the name of the topic or of the group."""

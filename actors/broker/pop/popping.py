@@ -14,6 +14,7 @@ from itertools import count
 from struct import Struct
 from typing import Final, NamedTuple
 
+from actors.bounds import AtLimit, Bound, Use
 from actors.broker.broker_settings import BrokerSettings
 from actors.broker.group.group_progress import GroupProgress
 from actors.broker.metadata.consumer_offsets import ConsumerOffsets
@@ -49,8 +50,9 @@ from store.reading.message_filter import MATCH_ALL, MessageFilter
 
 _log = get_logger(__name__)
 
-IN_FLIGHT_MAX: Final = 500_000
-"""Limit of the claimed messages of one broker; further pops wait until some are acked or due."""
+IN_FLIGHT: Final = Bound(
+    "popped_messages", 500_000, AtLimit.WAIT, "Popped messages that are neither acked nor visible again."
+)
 REPORT_MS: Final = 60_000
 RETRY_FIRST_EVERY: Final = 5
 """One pop in five begins with the retry topic (RocketMQ's popFromRetryProbability 20 %)."""
@@ -108,6 +110,10 @@ class Popping:
         self._clock = clock
         self._numbers = count()
         self._next_report_ns = 0
+
+    def bounds(self) -> Sequence[Use]:
+        """Return the uses of bounds."""
+        return (IN_FLIGHT.use(lambda: self._claims.in_flight),)
 
     def sources(self, request: WaitingPop) -> list[Source]:
         """Return the queues of a request in the order to read them.
@@ -275,7 +281,7 @@ class Popping:
             offsets.commit(group, topic, queue_id, committed)
         if request.order:
             return None if self._orders.is_blocked(queue, request.attempt_id) else committed
-        if self._claims.in_flight >= IN_FLIGHT_MAX:
+        if self._claims.in_flight >= IN_FLIGHT.limit:
             self._report_full(group, topic)
             return None
         return self._claims.next_offset(queue, committed)
@@ -286,7 +292,7 @@ class Popping:
         if now_ns >= self._next_report_ns:
             self._next_report_ns = now_ns + REPORT_MS * NS_PER_MS
             _log.warning(
-                "pop_in_flight_limit", group=group, topic=topic, limit=IN_FLIGHT_MAX,
+                "pop_in_flight_limit", group=group, topic=topic, limit=IN_FLIGHT.limit,
                 remedy="ack messages, or pop with a shorter invisible time",
             )  # fmt: skip
 

@@ -9,10 +9,10 @@ A reply may arrive at another broker than its request. That broker sends FIND_RE
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final
 
+from actors.bounds import AtLimit, Bound, Newest, Use
 from actors.remoting.bodies.routes import MASTER_ID
 from actors.remoting.chain import Step
 from actors.remoting.client import RemotingClient
@@ -26,7 +26,12 @@ from actors.remoting.targets import Action, on_cluster
 from store.clock import NS_PER_MS, Clock
 from store.message.properties import MessageConst, decode_properties
 
-REQUESTS_PER_USER_MAX: Final = 10_000
+REQUESTS: Final = Bound(
+    "requests_without_reply",
+    10_000,
+    AtLimit.EVICT,
+    "Requests of one user that wait for their replies.",
+)
 """The oldest request of a user is forgotten if it has more."""
 TTL_DEFAULT_MS: Final = 3_000
 TTL_MAX_MS: Final = 600_000
@@ -50,7 +55,11 @@ class OutstandingRequests:
         """The steps of the request chain that remember the requests."""
         self._clock = clock
         self._user_of = user_of
-        self._by_user: dict[str | None, OrderedDict[str, tuple[str, int]]] = {}
+        self._by_user: dict[str | None, Newest[str, tuple[str, int]]] = {}
+
+    def bounds(self) -> Sequence[Use]:
+        """Return the uses of bounds."""
+        return (REQUESTS.use(lambda: max(map(len, self._by_user.values()), default=0)),)
 
     def note(self, context: RequestContext) -> None:
         """Remember the request if it sends a request message (step of the request chain)."""
@@ -61,11 +70,8 @@ class OutstandingRequests:
         correlation_id = properties.get(MessageConst.CORRELATION_ID, "")
         if not client_id or not 0 < len(correlation_id) <= _ID_CHARS_MAX:
             return
-        requests = self._by_user.setdefault(self._user_of(context), OrderedDict())
+        requests = self._by_user.setdefault(self._user_of(context), Newest(REQUESTS))
         requests[correlation_id] = (client_id, self._clock.monotonic_ns() + _ttl_ms(properties) * NS_PER_MS)
-        requests.move_to_end(correlation_id)
-        if len(requests) > REQUESTS_PER_USER_MAX:
-            requests.popitem(last=False)
 
     def may_reply(
         self, context: RequestContext, user: str | None, client_id: str, correlation_id: str

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -98,7 +99,7 @@ def test_topics_and_groups_above_the_limits_are_refused(tmp_path: Path) -> None:
 def test_claims_commits_and_further_locks_need_existing_queues(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(queue_locks, "LOCKS_MAX", 1)
+    monkeypatch.setattr(queue_locks, "LOCKS", replace(queue_locks.LOCKS, limit=1))
 
     async def story(peer: Peer) -> None:
         await peer.send("T")
@@ -121,7 +122,7 @@ def test_claims_commits_and_further_locks_need_existing_queues(
 
 
 def test_members_of_one_connection_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(clients_module, "MEMBERSHIPS_MAX", 4)
+    monkeypatch.setattr(clients_module, "MEMBERSHIPS", replace(clients_module.MEMBERSHIPS, limit=4))
 
     async def story(peer: Peer) -> None:
         await peer.send("T")

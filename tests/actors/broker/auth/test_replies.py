@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -114,7 +115,7 @@ def test_client_id_in_another_group_steals_no_reply(tmp_path: Path) -> None:
 
 
 def test_requests_of_a_user_are_bounded(tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr(outstanding_requests, "REQUESTS_PER_USER_MAX", 2)
+    monkeypatch.setattr(outstanding_requests, "REQUESTS", replace(outstanding_requests.REQUESTS, limit=2))
 
     async def story(inner: SigningPeer, connect: Connect) -> None:
         await two_users(inner)

@@ -10,7 +10,7 @@ import msgpack
 import pytest
 
 from actors.access import signatures
-from actors.access.signatures import ADDRESSES_MAX, FREE_FAILURES, Failures
+from actors.access.signatures import ADDRESSES, FREE_FAILURES, Failures
 from actors.remoting.codes import RequestCode
 from actors.remoting.command import RemotingCommand
 from actors.remoting.headers import TopicHeader
@@ -182,10 +182,10 @@ def test_handle_stays_usable_after_wrong_keys(tmp_path: Path) -> None:
 
 def test_addresses_with_failures_are_bounded() -> None:
     failures = Failures()
-    for number in range(ADDRESSES_MAX + 5):
+    for number in range(ADDRESSES.limit + 5):
         assert failures.add(number.to_bytes(4), 0) == 1
-    assert len(failures) == ADDRESSES_MAX
-    assert failures.add((ADDRESSES_MAX + 4).to_bytes(4), 0) == 2
+    assert len(failures) == ADDRESSES.limit
+    assert failures.add((ADDRESSES.limit + 4).to_bytes(4), 0) == 2
     assert failures.add((0).to_bytes(4), 0) == 1
     assert failures.add((0).to_bytes(4), 60_000_000_000) == 1
 
@@ -194,9 +194,9 @@ def test_further_addresses_do_not_clear_the_count_of_one_with_more_failures() ->
     failures = Failures()
     for _ in range(FREE_FAILURES):
         failures.add(b"guesser", 0)
-    for number in range(ADDRESSES_MAX + 5):
+    for number in range(ADDRESSES.limit + 5):
         failures.add(number.to_bytes(4), 1)
     assert failures.add(b"guesser", 2) == FREE_FAILURES + 1
-    for number in range(ADDRESSES_MAX):  # those of the last minute are forgotten first
+    for number in range(ADDRESSES.limit):  # those of the last minute are forgotten first
         failures.add(number.to_bytes(4), 60_000_000_001)
-    assert len(failures) == ADDRESSES_MAX
+    assert len(failures) == ADDRESSES.limit

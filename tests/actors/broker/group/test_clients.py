@@ -6,7 +6,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from actors.broker.group.clients import (
-    SUBSCRIPTION_CHARS_MAX,
+    SUBSCRIPTIONS,
     Clients,
     ConsumerHeartbeat,
     Subscription,
@@ -176,7 +176,7 @@ def test_subscriptions_of_all_groups_are_bounded(clients: Clients[str]) -> None:
     def heartbeat(group: str, characters: int) -> ConsumerHeartbeat:
         return ConsumerHeartbeat(group, {"T": Subscription("T", "x" * characters)})
 
-    half = SUBSCRIPTION_CHARS_MAX // 2
+    half = SUBSCRIPTIONS.limit // 2
     clients.register_consumer(heartbeat("A", half), "a", "c1")
     with pytest.raises(Refused, match="group 'B' cannot subscribe"):
         clients.register_consumer(heartbeat("B", half), "b", "c2")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import orjson
 import pytest
 from structlog.testing import capture_logs
 
+from actors.broker.pop import popping
 from actors.remoting.admin_headers import DeleteGroupHeader, ResetOffsetHeader
 from actors.remoting.bodies.pops import (
     BatchAck,
@@ -55,6 +57,23 @@ def figure(peer: Peer, name: str) -> object:
 
 async def revived(peer: Peer, count: int) -> None:
     await eventually_async(lambda: figure(peer, "pop_revived") == count)
+
+
+def test_pops_wait_while_too_many_messages_are_in_flight(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(popping, "IN_FLIGHT", replace(popping.IN_FLIGHT, limit=2))
+
+    async def story(peer: Peer) -> None:
+        await send(peer, "a", "b", "c")
+        first = await pop(peer, max_msg_nums=2)
+        assert bodies(first) == ["a", "b"]
+        assert await pop(peer) == []
+        assert figure(peer, "pop_in_flight") == 2
+        assert (await ack(peer, first[0])).code == ResponseCode.SUCCESS
+        assert bodies(await pop(peer)) == ["c"]
+
+    with_broker(story, settings_of(tmp_path))
 
 
 def test_popped_messages_are_acked_one_by_one(tmp_path: Path) -> None:
