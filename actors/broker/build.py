@@ -419,7 +419,7 @@ def _broker_rows(
     config = SettingsRequests(parts.live, as_properties, by_field, parts.clock)
     get, update = on_cluster(Action.GET), on_cluster(Action.UPDATE)
     return (
-        *AccessRequests(parts.access.control, is_replicated=parts.settings.replication == RAFT).rows(),
+        *AccessRequests(parts.access.control, is_replicated=bool(parts.settings.replication)).rows(),
         *RestartRequests(parts.settings.broker_name, restart).rows(),
         *DrainRequests(drain).rows(),
         PROVE_ROW,

@@ -15,6 +15,7 @@ from actors.broker.registration import Registration
 from actors.broker.replication.group_epochs import EpochRequests, GroupEpochs
 from actors.broker.replication.ha_client import HaClient
 from actors.broker.replication.metadata_sync import MetadataSync
+from actors.broker.replication.raft.forwarding import Forwarder
 from actors.broker.replication.raft.member_requests import MemberRequests
 from actors.broker.replication.raft.raft_requests import RaftRequests
 from actors.broker.replication.raft.transfers import refuse_transfer, transfer_row
@@ -22,7 +23,9 @@ from actors.broker.replication.slave_requests import SlaveRequests
 from actors.broker.role import Role, RoleService
 from actors.host.cluster_tls import check_peer_ca
 from actors.host.figures import Figure, Kind
+from actors.remoting.command import RemotingCommand
 from actors.remoting.headers import RegisterBrokerResponse
+from actors.remoting.request import RequestContext
 from actors.supervisor import Supervisor
 from store.logs import get_logger
 from store.ownership.divergence import remove_divergence
@@ -53,6 +56,21 @@ def build_replication(parts: BrokerParts) -> Capability:
         lambda: store.write_refusal,
         lambda: registration.is_fenced,
     )
+
+    def handle(context: RequestContext) -> RemotingCommand | None:
+        step(context)
+        return context.row.handler(context)
+
+    control = parts.access.control
+    forwarder = Forwarder(
+        parts.remoting_client,
+        lambda: role.role is not Role.SLAVE or not registration.master.master_addr,
+        lambda: registration.master.master_addr or "",
+        lambda user: control is not None and control.users.is_inner(user),
+        parts.clock,
+        serves_reads=lambda: settings.slave_read_enable,
+        handle=handle,
+    )
     both = Capability(
         rows=(
             *EpochRequests(settings, epochs, lambda: positions.written).rows(),
@@ -60,7 +78,8 @@ def build_replication(parts: BrokerParts) -> Capability:
             *MemberRequests(None).rows(),
             transfer_row(refuse_transfer),
         ),
-        steps=(step,),
+        steps=(forwarder, step),
+        keepers=(forwarder,),
         permits_plain_sends=lambda: role.role is Role.MASTER,
     )
     if settings.role == SLAVE:

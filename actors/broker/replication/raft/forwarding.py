@@ -1,8 +1,8 @@
-"""Forwarder: a replica sends requests of clients to the leader.
+"""Forwarder: a replica of a Raft group sends requests of clients to the leader, a slave to its master.
 
 RocketMQ's clients refresh their routes every 30 s, and not when a send fails. After a planned change of the
 leader they send to the former one until then, so it forwards what it does not serve. Changes that mqadmin
-sends to all replicas of a cluster are forwarded by each follower, at any time.
+sends to all replicas of a cluster are forwarded by each follower, and each slave of a pair, at any time.
 
     transfer begins ──→ requests are held ──new leader accepts sends──→ forwarded ──window over──→ refused
                                         └──no other leader elected──→ handled here

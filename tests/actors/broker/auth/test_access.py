@@ -437,7 +437,7 @@ def test_authentication_without_authorization_permits_every_user(tmp_path: Path)
 def test_access_control_is_off_by_default_and_adds_no_step(tmp_path: Path) -> None:
     async def story(peer: Peer) -> None:
         steps = peer.broker.graph.loop.server.chain.steps
-        assert [type(step).__name__ for step in steps] == ["Admission", "SlaveRequests"]
+        assert [type(step).__name__ for step in steps] == ["Admission", "Forwarder", "SlaveRequests"]
         assert (await peer.send("T")).code == 0
         response = await peer.ask(RequestCode.AUTH_LIST_USER)
         assert (response.code, "access control is disabled" in (response.remark or "")) == (DENIED, True)

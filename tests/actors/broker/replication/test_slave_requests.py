@@ -8,10 +8,11 @@ from typing import Any, cast
 
 import orjson
 
-from actors.broker.replication.raft.forwarding import TO_ALL_REPLICAS
+from actors.broker.replication.raft.forwarding import FORWARDED, TO_ALL_REPLICAS
 from actors.broker.replication.slave_requests import SlaveRequests
 from actors.broker.role import Role
 from actors.remoting.codes import RayMQRequestCode, RequestCode, ResponseCode
+from actors.remoting.command import RemotingCommand
 from actors.remoting.headers import CreateTopicHeader
 from actors.remoting.remoting_errors import Refused
 from actors.remoting.request import Cost, OnSlave, RequestContext, RequestRow
@@ -180,3 +181,27 @@ def test_slave_cleans_no_queue_of_a_topic_that_it_does_not_know(tmp_path: Path) 
         assert refused.code == ResponseCode.SERVICE_NOT_AVAILABLE
 
     with_broker(story, settings_of(tmp_path, role="slave"))
+
+
+def test_slave_forwards_what_mqadmin_sends_to_all_replicas(tmp_path: Path) -> None:
+    """`deleteTopic -c` ends at the first error, and sends to slaves first or last."""
+
+    async def story() -> None:
+        async with (
+            registered_broker(tmp_path, replication="async") as (_, master),
+            slave_of(master, tmp_path) as slave,
+        ):
+            topics = master.broker.graph.tables.topics
+
+            async def delete(peer: Peer, **ext: str) -> RemotingCommand:
+                return await peer.ask(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "T", **ext})
+
+            for first, second in ((master, slave), (slave, master)):
+                assert (await master.send("T")).code == 0
+                for peer in (first, second):
+                    deleted = await delete(peer)
+                    assert deleted.code == ResponseCode.SUCCESS, deleted.remark
+                    assert topics.find("T") is None
+            assert (await delete(slave, **{FORWARDED: "true"})).code == ResponseCode.SERVICE_NOT_AVAILABLE
+
+    run(story)
