@@ -30,7 +30,7 @@ from actors.broker.admin.restart_requests import Restart, RestartRequests
 from actors.broker.admin.topic_admin import TopicAdmin
 from actors.broker.auth.access_requests import AccessRequests
 from actors.broker.auth.build_access import BrokerAccess, build_access
-from actors.broker.broker_settings import RAFT, BrokerSettings, broker_id_of, raft_member
+from actors.broker.broker_settings import RAFT, SLAVE, BrokerSettings, broker_id_of, raft_member
 from actors.broker.broker_settings_text import as_properties, by_field
 from actors.broker.build_loop import BrokerLoop, build_loop
 from actors.broker.capability import Capability, Feature
@@ -50,6 +50,7 @@ from actors.broker.loop.queue_removal import QueueRemoval
 from actors.broker.metadata.tables import BrokerTables
 from actors.broker.metadata.topics import has_records_of_all
 from actors.broker.parts import BrokerGroups, BrokerParts
+from actors.broker.reading.log_history import LogHistory, PastPositions
 from actors.broker.reading.pull import Puller
 from actors.broker.reading.queue_ends import QueueEnds
 from actors.broker.reading.queue_reader import QueueReader
@@ -155,14 +156,15 @@ def build_broker(
     )  # fmt: skip
     capabilities = [feature.build(parts) for feature in features]
     _add_capabilities(parts, capabilities)
+    past = _past_positions(settings, store, clock, rng)
     handle = HandleApi(loop.server, identity.host.packed, properties.next_uniq_key, access.steps, role, clock)
     figures = _figures(parts, drain, capabilities)
     replies = _replies(settings, clock, identity, client, groups, properties, requests)
     for rows in (
         _sending_rows(parts, rng, new_topics, capabilities, replies),
         *(each.rows for each in capabilities),
-        _reading_rows(parts),
-        _group_rows(parts),
+        _reading_rows(parts, past),
+        _group_rows(parts, past),
         _admin_rows(parts, capabilities),
         _broker_rows(parts, figures, restart, drain),
     ):
@@ -362,24 +364,33 @@ def _sending_rows(
     return (*sender.rows(), *bulk.rows(), *replies(sender).rows())
 
 
-def _reading_rows(parts: BrokerParts) -> Iterable[RequestRow]:
+def _past_positions(
+    settings: BrokerSettings, store: MessageStore, clock: Clock, rng: random.Random
+) -> PastPositions:
+    if settings.role == SLAVE or settings.replication == RAFT:
+        return PastPositions(store, None)
+    history = LogHistory.begin(store.root, store.positions.written, clock.wall_ms(), rng)
+    return PastPositions(store, history)
+
+
+def _reading_rows(parts: BrokerParts, past: PastPositions) -> Iterable[RequestRow]:
     settings, loop, tables, clients = parts.settings, parts.loop, parts.tables, parts.groups.clients
     store, reads = loop.store, loop.reads
     queries = QueueQueries(settings, store, reads, tables.topics, parts.identity, parts.access.may_read)
     replicas = ReplicaChoice(settings, store, tables.groups, lambda: parts.role.role)
     puller = Puller(
-        settings, parts.reader, reads, QueueEnds(store), tables.offsets, clients, loop.held, replicas
+        settings, parts.reader, reads, QueueEnds(store), tables.offsets, clients, loop.held, replicas, past
     )
     return (*puller.rows(), *queries.rows())
 
 
-def _group_rows(parts: BrokerParts) -> Iterable[RequestRow]:
+def _group_rows(parts: BrokerParts, past: PastPositions) -> Iterable[RequestRow]:
     groups, loop = parts.groups, parts.loop
     return (
         *groups.requests.rows(),
         *groups.assignments.rows(),
         *groups.locks.rows(),
-        *OffsetRequests(parts.settings, loop.store, loop.reads, parts.tables, groups.progress).rows(),
+        *OffsetRequests(parts.settings, loop.store, loop.reads, parts.tables, groups.progress, past).rows(),
         *parts.tables.request_modes.rows(),
     )
 

@@ -301,7 +301,9 @@ class SendRunsResponse(Header):
 class PullRecordsHeader(Header):
     """Header of PULL_RECORDS (7102): request up to `max_bytes` of records of one queue.
 
-    If the queue has no records at `queue_offset`, the broker holds the request for up to `wait_ms`.
+    If the queue has no records at `queue_offset`, the broker holds the request for up to `wait_ms`. `history`
+    is the id of the epoch of the log that the last response with one named; empty before the first one. The
+    broker responds with its own if it differs: with PULL_OFFSET_MOVED if `queue_offset` is not in its log.
     """
 
     topic: Topic
@@ -314,6 +316,7 @@ class PullRecordsHeader(Header):
     subscription: FrameText = "*"
     expression_type: Name = "TAG"
     commit_offset: Count | None = None
+    history: Name | None = None
 
 
 class PullRecordsResponse(Header):
@@ -324,6 +327,7 @@ class PullRecordsResponse(Header):
     max_offset: Long
     count: Long
     suggest_which_broker_id: Long = 0
+    history: Name | None = None
 
 
 class ForwardHeartbeatHeader(Header):

@@ -11,7 +11,9 @@ PULL_RECORDS 7102    Like PULL_MESSAGE, but returns as many records as fit into 
 SYNC_GROUP 7103      The broker forwards it unchanged to the group's rebalancer; see actors.rebalancer.
 
 COMMIT_OFFSETS 7104  Commits offsets under the generation in which each queue was assigned.
-    body             {"group": g, "clientId": c, "offsets": [[topic, queueId, offset, generation], ...]}
+    body             {"group": g, "clientId": c, "offsets": [[topic, queueId, offset, generation,
+                     history], ...]}. An offset beyond the end of what was read in another past of the log is
+                     lowered to it (actors.broker.reading.log_history).
     response         {"refused": [[topic, queueId, generation, offset], ...]}: the refused commits, whose
                      generation is older than the broker's, with the broker's current generation and offset
                      (-1: no offset). All other offsets are committed.
@@ -155,19 +157,23 @@ def decode_targets(body: bytes | bytearray | memoryview) -> list[Target]:
 
 
 class OffsetCommit(Body, array_like=True):
-    """The offset to commit for one queue, and the generation under which the queue was assigned (0: none)."""
+    """The offset to commit for one queue, and the generation under which the queue was assigned (0: none).
+
+    `history` is the epoch of the log in which the messages were read, as in `PullRecordsHeader`.
+    """
 
     topic: Topic
     queue_id: Int
     offset: Long
     generation: Long
+    history: Name = ""
 
 
 class CommitOffsetsBody(Body):
     """Request body of COMMIT_OFFSETS."""
 
     title = "COMMIT_OFFSETS request"
-    values_max = 80_000
+    values_max = 100_000
 
     group: Group
     client_id: ClientId

@@ -132,6 +132,15 @@ class ReadableStore:
         """Return `max_offset` of the first `queues` queues of a topic."""
         return [queue.next_offset if queue is not None else 0 for queue in self._queues.first(topic, queues)]
 
+    def offset_at_position(self, topic: str, queue_id: int, position: int) -> int:
+        """Return the offset of a queue's first message at or after a CommitLog position, else its end."""
+        queue = self._find(topic, queue_id)
+        if queue is None or queue.end_physical_offset <= position:
+            return 0 if queue is None else queue.next_offset
+        return queue.bisect(
+            queue.min_offset, queue.next_offset, lambda unit: unit.physical_offset >= position
+        )
+
     def store_timestamp(self, topic: str, queue_id: int, offset: int) -> int:
         """Return the storeTimestamp of the message at a queue offset; -1 if there is no such message."""
         queue = self._find(topic, queue_id)

@@ -9,6 +9,7 @@ from actors.broker.broker_settings import BrokerSettings
 from actors.broker.group.group_progress import GroupProgress
 from actors.broker.loop.reads import Reads
 from actors.broker.metadata.tables import BrokerTables
+from actors.broker.reading.log_history import PastPositions
 from actors.remoting.codes import RayMQRequestCode, RequestCode, ResponseCode
 from actors.remoting.command import RemotingCommand
 from actors.remoting.headers import OffsetResponse, QueryConsumerOffsetHeader, UpdateConsumerOffsetHeader
@@ -32,6 +33,7 @@ class OffsetRequests:
         reads: Reads,
         tables: BrokerTables,
         progress: GroupProgress,
+        past: PastPositions,
     ) -> None:
         self._reads = reads
         self._settings = settings
@@ -40,6 +42,7 @@ class OffsetRequests:
         self._groups = tables.groups
         self._offsets = tables.offsets
         self._progress = progress
+        self._past = past
 
     def rows(self) -> Iterable[RequestRow]:
         """Return the entries of the request table that this class handles."""
@@ -163,6 +166,10 @@ class OffsetRequests:
             try:
                 self._topics.get(commit.topic)
                 self._check(commit.topic, commit.queue_id, commit.offset)
+                if commit.history and self._past.must_check(commit.history):
+                    commit.offset = self._past.valid(
+                        commit.topic, commit.queue_id, commit.offset, commit.history, body.group
+                    )
                 refused += self._offsets.commit_fenced(body.group, [commit])
             except Refused as error:
                 invalid = invalid or error

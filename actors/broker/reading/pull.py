@@ -17,9 +17,10 @@ from actors.broker.broker_settings import BrokerSettings
 from actors.broker.compat.late_subscriptions import LateSubscriptions
 from actors.broker.group.clients import Clients
 from actors.broker.group.subscriptions import compile_filter, compile_in_steps, filter_of, takes_long
-from actors.broker.loop.reads import Reads
+from actors.broker.loop.reads import SEARCH_ATTEMPTS, Reads
 from actors.broker.loop.wait_registry import HeldRequest, WaitRegistry, suspend_ms
 from actors.broker.metadata.consumer_offsets import ConsumerOffsets
+from actors.broker.reading.log_history import PastPositions
 from actors.broker.reading.queue_ends import QueueEnds, not_found_response, offset_fields
 from actors.broker.reading.queue_reader import Consumer, Queue, QueueReader, ReadLimits
 from actors.broker.reading.replica_choice import ReplicaChoice
@@ -121,6 +122,7 @@ class Puller:
         clients: Clients[Connection],
         held: WaitRegistry[Arrival],
         replicas: ReplicaChoice,
+        past: PastPositions,
     ) -> None:
         """Create the handler.
 
@@ -133,6 +135,7 @@ class Puller:
             clients: the groups' subscriptions.
             held: the held requests.
             replicas: suggests the replica to read from, if slaves serve pulls.
+            past: finds positions that consumers have from another past of the log.
         """
         self._settings = settings
         self._reader = reader
@@ -144,6 +147,7 @@ class Puller:
         self._clients.on_subscription(self._complete_outdated_pulls)
         self._held = held
         self._replicas = replicas
+        self._past = past
 
     def rows(self) -> Iterable[RequestRow]:
         """Return the entries of the request table that this class handles."""
@@ -206,6 +210,9 @@ class Puller:
             self._reader.check_group(group, header.topic)
         self._reader.check_mode(group, header.topic)
         self._reader.check_queue(header.topic, header.queue_id)
+        if header.history is not None and self._past.must_check(header.history):
+            self._reads.serve(context, lambda: self._checked(header), lambda found: found, SEARCH_ATTEMPTS)
+            return
         message_filter = compile_filter(header.subscription, header.expression_type)
         if header.commit_offset is not None:
             self._offsets.commit(group, header.topic, header.queue_id, header.commit_offset)
@@ -219,6 +226,19 @@ class Puller:
             self._hold_ms(min(header.wait_ms, self._settings.max_hold_ms)),
         )
         self._respond_or_hold(request)
+
+    def _checked(self, header: PullRecordsHeader) -> RemotingCommand:
+        """Return the response to a pull of a consumer that has read in another epoch of the log.
+
+        The consumer repeats the pull at once: at the same offset, or where its past of the log ended.
+        """
+        topic, queue_id, offset = header.topic, header.queue_id, header.queue_offset
+        valid = self._past.valid(topic, queue_id, offset, header.history or "", header.consumer_group)
+        moved, kept = GetMessageStatus.OFFSET_OVERFLOW_BADLY, GetMessageStatus.NO_MATCHED_MESSAGE
+        found = self._reader.empty_result((topic, queue_id), moved if valid < offset else kept, valid)
+        response = response_of(found, offset)
+        response.ext["history"] = self._past.current
+        return response
 
     def _compile(self, context: RequestContext, handle: Callable[[RequestContext], None]) -> Steps:
         """Compile the filter of a pull, then call `handle` again."""

@@ -122,6 +122,8 @@ class QueueReader:
         if self._offsets.resets and (reset := self._take_reset(queue, offset, consumer.group)) is not None:
             return reset
         found = self.peek(queue, offset, limits, consumer.message_filter)
+        if found.status is GetMessageStatus.OFFSET_OVERFLOW_BADLY and consumer.group:
+            self._move_to_committed(queue, consumer.group, found)
         self.served(queue, consumer.group, found)
         return found
 
@@ -146,6 +148,19 @@ class QueueReader:
         """Return a result without messages whose next offset is `offset`."""
         store = self._store
         return GetMessageResult(status, offset, store.min_offset(*queue), store.max_offset(*queue))
+
+    def _move_to_committed(self, queue: Queue, group: str, found: GetMessageResult) -> None:
+        """Move the first pull of a group that lies beyond the queue to the group's committed offset.
+
+        The position is of another past of the log, which was restored from a copy or has lost its end. The
+        queue may have new messages since then, so its present end would skip them.
+        """
+        topic, queue_id = queue
+        if (topic, group, queue_id) not in self._offsets.pulled:
+            committed = self._offsets.query(group, topic, queue_id)
+            if committed is not None:
+                following = min(found.next_begin_offset, max(committed, found.min_offset))
+                found.next_begin_offset = following
 
     def _take_reset(self, queue: Queue, offset: int, group: str) -> GetMessageResult | None:
         """Return the result that moves the client to a pending reset's offset, or None without a reset."""

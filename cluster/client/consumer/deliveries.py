@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING
 from cluster.client.consumer.chunk_reader import ChunkReader
 from cluster.client.consumer.fetcher import Chunk, Fetcher
 from cluster.client.errors import ClientError, DataDamaged
+from cluster.client.group.offset_client import Commit
 from cluster.client.namespaces import Namespace
 from store.message.compression import MAX_PLAIN_BYTES
 from store.message.message import MessageExt
@@ -51,6 +52,11 @@ class QueueState:
     def has_unacknowledged(self) -> bool:
         """Return True if messages are delivered but not acknowledged by a later poll."""
         return self.position != self.consumed
+
+    def commit_of(self, offset: int) -> Commit:
+        """Return the commit of an offset."""
+        history = "" if self.fetcher is None else self.fetcher.history
+        return Commit(offset, self.generation, history)
 
 
 class Deliveries:

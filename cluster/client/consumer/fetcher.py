@@ -48,6 +48,8 @@ class Chunk:
     records: Buffer
     took_ms: int = 0
     """Time from the request to the response, in ms."""
+    has_gone_back: bool = False
+    """True if the requested offset is of another past of the broker's log, which has less than that."""
 
     @property
     def queue(self) -> MessageQueue:
@@ -82,9 +84,16 @@ class Puller:
         self._suggested: dict[MessageQueue, int] = {}  # the broker ids to read from, if not the master
 
     async def pull(
-        self, queue: MessageQueue, offset: int, selector: MessageSelector, share_bytes: int
+        self,
+        queue: MessageQueue,
+        offset: int,
+        selector: MessageSelector,
+        share_bytes: int,
+        history: str | None = None,
     ) -> RemotingCommand:
         """Pull `queue` from `offset` on, and return the response, whose code is one of PULL_CODES.
+
+        `history` is that of the last response that had one; empty before; None if it is not to be checked.
 
         The broker's response suggests the replica of the next pull. After an error the next pull goes to
         another replica. Raises ClientError if there is no response or it has another code.
@@ -99,6 +108,7 @@ class Puller:
             wait_ms=self._config.long_poll_ms,
             subscription=selector.expression,
             expression_type=selector.type,
+            history=history,
         )
         broker_id = self._suggested.get(queue, MASTER_ID)
         address = self._instance.replica_of(queue.topic, queue.broker_name, broker_id)
@@ -153,8 +163,13 @@ class Fetcher:
         selector: MessageSelector,
         share_bytes: Callable[[], int],
         sink: FetchSink,
+        consumed: Callable[[], int] | None = None,
     ) -> None:
-        """`share_bytes()` returns how many bytes of the queue may be fetched but not consumed."""
+        """Create the fetcher.
+
+        `share_bytes()` returns how many bytes of the queue may be fetched but not consumed. `consumed()`
+        returns up to where the queue is consumed, if the sink drops other messages when it is moved back.
+        """
         self.queue = queue
         self.offset = offset
         self.is_paused = False
@@ -165,6 +180,9 @@ class Fetcher:
         self._selector = selector
         self._share_bytes = share_bytes
         self._sink = sink
+        self._consumed = consumed
+        self.history = ""
+        """The epoch of the broker's log in which the queue was read last; empty if it is unknown."""
         self._buffered_bytes = 0
         self._room = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -227,21 +245,28 @@ class Fetcher:
     async def _fetch(self, share_bytes: int) -> bool:
         """Pull once. Return False if the broker had no message and did not hold the pull."""
         self.pulled_ms = self._instance.now_ms()
-        response = await self._puller.pull(self.queue, self.offset, self._selector, share_bytes)
+        response = await self._puller.pull(self.queue, self.offset, self._selector, share_bytes, self.history)
         took_ms = self._instance.now_ms() - self.pulled_ms
         if response.code == ResponseCode.PULL_NOT_FOUND:
             return took_ms > HELD_AT_LEAST_MS
-        began = self.offset
+        began, history = self.offset, self.history
         self._take(response, took_ms)
+        if self.history != history:  # the pull is to be repeated at once
+            return True
         # A slave that lacks the offset sends the consumer to the master, which may be gone.
         return response.code != ResponseCode.PULL_RETRY_IMMEDIATELY or self.offset != began
 
     def _take(self, command: RemotingCommand, took_ms: int) -> None:
         response = PullRecordsResponse.from_ext(command.ext)
         offset, following = self.offset, response.next_begin_offset
+        has_gone_back = False
+        if response.history is not None:
+            self.history, has_gone_back = response.history, following < offset
+        if has_gone_back and self._consumed is not None:
+            following = min(following, self._consumed())
         if command.code == ResponseCode.PULL_OFFSET_MOVED:
             _log.warning(
-                "offset_moved",
+                "log_went_back" if has_gone_back else "offset_moved",
                 group=self._puller.group,
                 queue=str(self.queue),
                 requested=offset,
@@ -250,7 +275,7 @@ class Fetcher:
                 resumed_at=following,
             )
         records = command.body if command.code == ResponseCode.SUCCESS else b""
-        self._sink.arrived(Chunk(self, offset, following, response.count, records, took_ms))
+        self._sink.arrived(Chunk(self, offset, following, response.count, records, took_ms, has_gone_back))
         # Advance the offset last: if the sink raises, the restarted fetcher must pull the same records again.
         self.offset = following
         self._buffered_bytes += len(records)

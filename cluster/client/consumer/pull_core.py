@@ -35,7 +35,7 @@ from cluster.client.errors import (
     QueueNotAssigned,
 )
 from cluster.client.group.group_session import GroupSession, register_group_change
-from cluster.client.group.offset_client import Commit, OffsetClient
+from cluster.client.group.offset_client import OffsetClient
 from cluster.client.message_selector import ALL_MESSAGES, MessageSelector
 from cluster.client.namespaces import Namespace
 from cluster.client.transport.instance import ClientInstance
@@ -209,8 +209,14 @@ class PullCore:
         fetcher.start()
 
     def arrived(self, chunk: Chunk) -> None:
-        """Pass a fetched chunk to the deliveries."""
-        self.deliveries.arrived(chunk)
+        """Pass a fetched chunk to the deliveries; continue with a new fetcher if the log went back."""
+        state = self.deliveries.states.get(chunk.queue)
+        if not chunk.has_gone_back or state is None or state.fetcher is not chunk.fetcher:
+            self.deliveries.arrived(chunk)
+            return
+        # The new fetcher drops what was fetched and is not delivered yet.
+        consumed = chunk.next_offset if state.consumed == OFFSET_UNKNOWN else state.consumed
+        self._fetch_from(state, min(chunk.next_offset, consumed))
 
     def _share_bytes(self) -> int:
         share_bytes = self.config.prefetch_bytes // max(len(self.deliveries.states), 1)
@@ -342,7 +348,7 @@ class PullCore:
             self._check_forfeited()
             return
         commits = {
-            self.names.wrap_queue(queue): Commit(offset, self.state_of(queue).generation)
+            self.names.wrap_queue(queue): self.state_of(queue).commit_of(offset)
             for queue, offset in offsets_of(offsets).items()
         }
         outcome = await self.offsets.commit_with_retries(commits, self.config.commit_timeout_ms)
@@ -371,7 +377,7 @@ class PullCore:
         error of a broker. Without it, the commit is tried once and errors are only logged.
         """
         moved = [state for state in states if OFFSET_UNKNOWN != state.consumed != state.committed]
-        commits = {state.queue: Commit(state.consumed, state.generation) for state in moved}
+        commits = {state.queue: state.commit_of(state.consumed) for state in moved}
         if raising:
             outcome = await self.offsets.commit_with_retries(commits, self.config.commit_timeout_ms)
         else:

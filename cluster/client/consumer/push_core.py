@@ -265,7 +265,10 @@ class PushCore:
     async def _commit(self, works: Sequence[QueueWork]) -> None:
         works = [work for work in works if work.may_commit]
         moved = [work for work in works if work.process_queue.commit_offset != work.committed]
-        commits = {work.queue: Commit(work.process_queue.commit_offset, work.generation) for work in moved}
+        commits = {
+            work.queue: Commit(work.process_queue.commit_offset, work.generation, work.fetcher.history)
+            for work in moved
+        }
         outcome = await self._offsets.commit_best_effort(commits)
         for work in moved:
             if work.queue in outcome.refused:

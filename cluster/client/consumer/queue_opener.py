@@ -125,6 +125,7 @@ class QueueOpener:
 
     def _work(self, assigned: AssignedQueue, offset: int, locked_ms: int) -> QueueWork:
         config, queue, names = self._config, assigned.queue, Namespace(self._config.namespace)
+        work: QueueWork
         fetcher = Fetcher(
             self._instance,
             self._puller,
@@ -133,11 +134,13 @@ class QueueOpener:
             self._session.subscriptions.get(queue.topic, ALL_MESSAGES),
             lambda: config.fetch_bytes,
             self._sink,
+            lambda: work.process_queue.commit_offset,
         )
         parts = (queue, assigned.generation, ProcessQueue(offset), Limits.of(config, 1), fetcher)
         if not config.ordered:
-            return QueueWork(*parts, committed=offset, names=names)
-        work = OrderedQueueWork(*parts, committed=offset, names=names, offer=self._offer)
+            work = QueueWork(*parts, committed=offset, names=names)
+            return work
+        work = ordered = OrderedQueueWork(*parts, committed=offset, names=names, offer=self._offer)
         if self._locks is not None:
-            work.renew(locked_ms, locked_ms + VALID_MS)
-        return work
+            ordered.renew(locked_ms, locked_ms + VALID_MS)
+        return ordered

@@ -33,10 +33,14 @@ CONSUME_TIMESTAMP_AGO_MS = 30 * 60_000  # default of RocketMQ's consumeTimestamp
 
 
 class Commit(NamedTuple):
-    """Offset of the next message to consume, and the generation of the assignment (0: no generation)."""
+    """Offset of the next message to consume, and the generation of the assignment (0: no generation).
+
+    `history` is the epoch of the log in which the messages were read (`Fetcher.history`).
+    """
 
     offset: int
     generation: int
+    history: str = ""
 
 
 class Committed(NamedTuple):
@@ -219,7 +223,7 @@ class OffsetClient:
     ) -> list[MessageQueue]:
         by_id = {(queue.topic, queue.queue_id): queue for queue, _ in commits}
         rows = [
-            OffsetCommit(queue.topic, queue.queue_id, commit.offset, commit.generation)
+            OffsetCommit(queue.topic, queue.queue_id, commit.offset, commit.generation, commit.history)
             for queue, commit in commits
         ]
         plain = self._plain.get(address)

@@ -28,9 +28,9 @@ MAX_REQUESTS = 200
 
 
 def response(
-    code: int = ResponseCode.SUCCESS, following: int = 1, body: bytes = b"x" * 100
+    code: int = ResponseCode.SUCCESS, following: int = 1, body: bytes = b"x" * 100, **more: str
 ) -> RemotingCommand:
-    ext = {"nextBeginOffset": str(following), "minOffset": "0", "maxOffset": "9", "count": "1"}
+    ext = {"nextBeginOffset": str(following), "minOffset": "0", "maxOffset": "9", "count": "1", **more}
     return RemotingCommand(code, ext, body)
 
 
@@ -93,6 +93,7 @@ def run(
     broker: Broker,
     steps: Callable[[Fetcher, Sink, list[float]], Coroutine[Any, Any, None]],
     monkeypatch: pytest.MonkeyPatch,
+    consumed: Callable[[], int] | None = None,
 ) -> None:
     """Run a fetcher and `steps(fetcher, sink, slept)`. `slept` lists the back-off times in seconds.
 
@@ -112,7 +113,7 @@ def run(
         sink = Sink()
         instance = cast("ClientInstance", broker)
         puller = Puller(instance, ConsumerConfig(fetch_bytes=1_000))
-        fetcher = Fetcher(instance, puller, QUEUE, 0, ALL_MESSAGES, lambda: 250, sink)
+        fetcher = Fetcher(instance, puller, QUEUE, 0, ALL_MESSAGES, lambda: 250, sink, consumed)
         fetcher.start()
         await steps(fetcher, sink, slept)
         fetcher.stop()
@@ -188,6 +189,34 @@ def test_response_without_records_moves_offset(code: int, monkeypatch: pytest.Mo
         assert broker.requests[-1].ext["queueOffset"] == "7"
 
     run(broker, steps, monkeypatch)
+
+
+def test_fetcher_names_the_epoch_of_the_log_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    code = ResponseCode.PULL_RETRY_IMMEDIATELY
+    broker = Broker(lambda number, _: response(code, 0, history="e1") if not number else None)
+
+    async def steps(_fetcher: Fetcher, _sink: Sink, slept: list[float]) -> None:
+        await settled()
+        assert [each.ext["history"] for each in broker.requests] == ["", "e1"]
+        assert not slept
+
+    run(broker, steps, monkeypatch)
+
+
+@pytest.mark.parametrize(("consumed", "resumed"), [(None, 5), (3, 3), (9, 5)])
+def test_fetcher_goes_back_with_the_log_to_what_is_consumed(
+    consumed: int | None, resumed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = [response(following=9), response(ResponseCode.PULL_OFFSET_MOVED, 5, history="e2")]
+    broker = Broker(lambda number, _: script[number] if number < len(script) else None)
+
+    async def steps(fetcher: Fetcher, sink: Sink, _slept: list[float]) -> None:
+        await settled()
+        assert (sink.chunks[-1].has_gone_back, sink.chunks[-1].next_offset) == (True, resumed)
+        assert (fetcher.offset, fetcher.history) == (resumed, "e2")
+        assert broker.requests[-1].ext["queueOffset"] == f"{resumed}"
+
+    run(broker, steps, monkeypatch, None if consumed is None else lambda: consumed)
 
 
 def test_each_failure_type_is_logged_once_and_refreshes_route(
