@@ -150,7 +150,7 @@ def _coerce(value: Any, kind: inspect.Type, key: str) -> Any:
     match kind:
         case inspect.StructType(array_like=True):
             row, fields = _as_list(value, key), kind.fields
-            if len(row) < len(fields):
+            if len(row) < sum(field.required for field in fields):
                 wanted = ", ".join(field.encode_name for field in fields)
                 raise _wrong(key, value, f"a list of {wanted}")
             pairs = zip(row, fields, strict=False)

@@ -62,6 +62,7 @@ OTHER_BODIES: dict[int, list[Any]] = {
     RayMQRequestCode.COMMIT_OFFSETS: [
         {"group": "g", "offsets": [["T", 0, 0, 0]] * ENTRIES},
         {"group": "g", "offsets": [[LONG_TEXT, 0, 0, 0]]},
+        {"group": "g", "offsets": [["T", 0, 0, 0, LONG_TEXT]]},
         {"group": LONG_TEXT, "offsets": []},
         {"group": "g", "clientId": LONG_TEXT, "offsets": []},
     ],

@@ -55,7 +55,7 @@ class QueueState:
 
     def commit_of(self, offset: int) -> Commit:
         """Return the commit of an offset."""
-        history = "" if self.fetcher is None else self.fetcher.history
+        history = "" if self.fetcher is None else self.fetcher.epoch.id
         return Commit(offset, self.generation, history)
 
 

@@ -57,6 +57,30 @@ class Chunk:
         return self.fetcher.queue
 
 
+class ReadEpoch:
+    """The epoch of a broker's log in which a queue was read last (PULL_RECORDS, `history`).
+
+    It is that of one replica: what was read from others since is not known to be in its epoch.
+    """
+
+    __slots__ = ("_address", "id")
+
+    def __init__(self) -> None:
+        self._address = ""
+        self.id = ""
+        """The id of the epoch; empty if it is unknown."""
+
+    def at(self, address: str) -> str:
+        """Return the id of the epoch if the queue was read last from this address, else an empty text."""
+        return self.id if address == self._address else ""
+
+    def read(self, address: str, history: str | None) -> None:
+        """Record a response from an address, with the id that it names."""
+        if history is not None or address != self._address:
+            self.id = history or ""
+        self._address = address
+
+
 class FetchSink(Protocol):
     """Receiver of the chunks of a fetcher. Called on the event loop."""
 
@@ -89,11 +113,11 @@ class Puller:
         offset: int,
         selector: MessageSelector,
         share_bytes: int,
-        history: str | None = None,
+        epoch: ReadEpoch,
     ) -> RemotingCommand:
         """Pull `queue` from `offset` on, and return the response, whose code is one of PULL_CODES.
 
-        `history` is that of the last response that had one; empty before; None if it is not to be checked.
+        `epoch` is that of the position; it is updated.
 
         The broker's response suggests the replica of the next pull. After an error the next pull goes to
         another replica. Raises ClientError if there is no response or it has another code.
@@ -108,10 +132,10 @@ class Puller:
             wait_ms=self._config.long_poll_ms,
             subscription=selector.expression,
             expression_type=selector.type,
-            history=history,
         )
         broker_id = self._suggested.get(queue, MASTER_ID)
         address = self._instance.replica_of(queue.topic, queue.broker_name, broker_id)
+        header.history = epoch.at(address)
         try:
             response = await self._send(address, header)
             if response.code not in PULL_CODES:
@@ -119,7 +143,9 @@ class Puller:
         except ClientError:
             self._suggest(queue, self._next_replica(queue, broker_id))
             raise
-        self._suggest(queue, PullRecordsResponse.from_ext(response.ext).suggest_which_broker_id)
+        found = PullRecordsResponse.from_ext(response.ext)
+        self._suggest(queue, found.suggest_which_broker_id)
+        epoch.read(address, found.history)
         return response
 
     def _suggest(self, queue: MessageQueue, broker_id: int) -> None:
@@ -181,8 +207,8 @@ class Fetcher:
         self._share_bytes = share_bytes
         self._sink = sink
         self._consumed = consumed
-        self.history = ""
-        """The epoch of the broker's log in which the queue was read last; empty if it is unknown."""
+        self.epoch = ReadEpoch()
+        """The epoch of the log that the offset belongs to."""
         self._buffered_bytes = 0
         self._room = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -245,23 +271,21 @@ class Fetcher:
     async def _fetch(self, share_bytes: int) -> bool:
         """Pull once. Return False if the broker had no message and did not hold the pull."""
         self.pulled_ms = self._instance.now_ms()
-        response = await self._puller.pull(self.queue, self.offset, self._selector, share_bytes, self.history)
+        response = await self._puller.pull(self.queue, self.offset, self._selector, share_bytes, self.epoch)
         took_ms = self._instance.now_ms() - self.pulled_ms
         if response.code == ResponseCode.PULL_NOT_FOUND:
             return took_ms > HELD_AT_LEAST_MS
-        began, history = self.offset, self.history
-        self._take(response, took_ms)
-        if self.history != history:  # the pull is to be repeated at once
+        began = self.offset
+        if self._take(response, took_ms):
             return True
         # A slave that lacks the offset sends the consumer to the master, which may be gone.
         return response.code != ResponseCode.PULL_RETRY_IMMEDIATELY or self.offset != began
 
-    def _take(self, command: RemotingCommand, took_ms: int) -> None:
+    def _take(self, command: RemotingCommand, took_ms: int) -> bool:
+        """Pass a response to the sink. Return True if it only names the epoch of the log."""
         response = PullRecordsResponse.from_ext(command.ext)
         offset, following = self.offset, response.next_begin_offset
-        has_gone_back = False
-        if response.history is not None:
-            self.history, has_gone_back = response.history, following < offset
+        has_gone_back = response.history is not None and following < offset
         if has_gone_back and self._consumed is not None:
             following = min(following, self._consumed())
         if command.code == ResponseCode.PULL_OFFSET_MOVED:
@@ -279,6 +303,7 @@ class Fetcher:
         # Advance the offset last: if the sink raises, the restarted fetcher must pull the same records again.
         self.offset = following
         self._buffered_bytes += len(records)
+        return response.history is not None
 
     async def _refresh(self) -> None:
         try:

@@ -266,7 +266,7 @@ class PushCore:
         works = [work for work in works if work.may_commit]
         moved = [work for work in works if work.process_queue.commit_offset != work.committed]
         commits = {
-            work.queue: Commit(work.process_queue.commit_offset, work.generation, work.fetcher.history)
+            work.queue: Commit(work.process_queue.commit_offset, work.generation, work.fetcher.epoch.id)
             for work in moved
         }
         outcome = await self._offsets.commit_best_effort(commits)

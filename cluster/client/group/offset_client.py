@@ -35,7 +35,7 @@ CONSUME_TIMESTAMP_AGO_MS = 30 * 60_000  # default of RocketMQ's consumeTimestamp
 class Commit(NamedTuple):
     """Offset of the next message to consume, and the generation of the assignment (0: no generation).
 
-    `history` is the epoch of the log in which the messages were read (`Fetcher.history`).
+    `history` is the epoch of the log in which the messages were read (`ReadEpoch`).
     """
 
     offset: int

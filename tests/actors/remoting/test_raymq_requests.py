@@ -14,7 +14,7 @@ from actors.remoting.raymq_requests import (
 
 def test_commit_offsets_body_round_trips_as_json() -> None:
     body = CommitOffsetsBody("G", "c@1", [OffsetCommit("T", 3, 42, 7)])
-    assert body.encode() == b'{"clientId":"c@1","group":"G","offsets":[["T",3,42,7]]}'
+    assert body.encode() == b'{"clientId":"c@1","group":"G","offsets":[["T",3,42,7,""]]}'
     assert CommitOffsetsBody.decode(body.encode()) == body
 
 

@@ -153,7 +153,7 @@ def test_first_pull_beyond_the_log_gets_the_committed_offset(tmp_path: Path) -> 
         async with serving(settings) as peer:
             await send(peer, 5, 6)
             assert place(await peer.pull("T", 10)) == (MOVED, 4)
-            assert place(await peer.pull("T", 10)) == (MOVED, 7)  # it was told, and asks for it again
+            assert place(await peer.pull("T", 10)) == (MOVED, 7)  # the second pull of this place
 
     run(story)
 

@@ -203,6 +203,21 @@ def test_fetcher_names_the_epoch_of_the_log_at_once(monkeypatch: pytest.MonkeyPa
     run(broker, steps, monkeypatch)
 
 
+def test_epoch_of_one_replica_is_not_named_to_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The position is of the slave's log; the master's epoch may have ended before."""
+    retry, slave = ResponseCode.PULL_RETRY_IMMEDIATELY, {"suggestWhichBrokerId": "1"}
+    script = [response(retry, 0, history="e1"), response(following=2, **slave), response(following=3)]
+    broker = Broker(lambda number, _: script[number] if number < len(script) else None)
+    monkeypatch.setattr(broker, "replica_of", lambda topic, name, broker_id: f"{name}-{broker_id}")
+
+    async def steps(fetcher: Fetcher, _sink: Sink, _slept: list[float]) -> None:
+        await settled()
+        assert [each.ext["history"] for each in broker.requests] == ["", "e1", "", ""]
+        assert fetcher.epoch.id == ""
+
+    run(broker, steps, monkeypatch)
+
+
 @pytest.mark.parametrize(("consumed", "resumed"), [(None, 5), (3, 3), (9, 5)])
 def test_fetcher_goes_back_with_the_log_to_what_is_consumed(
     consumed: int | None, resumed: int, monkeypatch: pytest.MonkeyPatch
@@ -213,7 +228,7 @@ def test_fetcher_goes_back_with_the_log_to_what_is_consumed(
     async def steps(fetcher: Fetcher, sink: Sink, _slept: list[float]) -> None:
         await settled()
         assert (sink.chunks[-1].has_gone_back, sink.chunks[-1].next_offset) == (True, resumed)
-        assert (fetcher.offset, fetcher.history) == (resumed, "e2")
+        assert (fetcher.offset, fetcher.epoch.id) == (resumed, "e2")
         assert broker.requests[-1].ext["queueOffset"] == f"{resumed}"
 
     run(broker, steps, monkeypatch, None if consumed is None else lambda: consumed)

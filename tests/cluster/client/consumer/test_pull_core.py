@@ -154,9 +154,11 @@ def test_buffer_share_of_queue_has_minimum_size(
     shares: list[int] = []
     pull = Puller.pull
 
-    async def recorded(puller: Puller, queue: MessageQueue, offset: int, expression: str, share: int) -> Any:
+    async def recorded(
+        puller: Puller, queue: MessageQueue, offset: int, expression: str, share: int, *more: Any
+    ) -> Any:
         shares.append(share)
-        return await pull(puller, queue, offset, expression, share)
+        return await pull(puller, queue, offset, expression, share, *more)
 
     monkeypatch.setattr(Puller, "pull", recorded)
     topic = cluster.topic(queues=1)
