@@ -46,11 +46,11 @@ from actors.broker.group.queue_locks import LockFile, QueueLocks
 from actors.broker.group.rebalancer_link import RebalancerLink
 from actors.broker.handle_api import HandleApi
 from actors.broker.identity import BrokerIdentity
+from actors.broker.loop.log_history import LogHistory, PastPositions
 from actors.broker.loop.queue_removal import QueueRemoval
 from actors.broker.metadata.tables import BrokerTables
 from actors.broker.metadata.topics import has_records_of_all
 from actors.broker.parts import BrokerGroups, BrokerParts
-from actors.broker.reading.log_history import LogHistory, PastPositions
 from actors.broker.reading.pull import Puller
 from actors.broker.reading.queue_ends import QueueEnds
 from actors.broker.reading.queue_reader import QueueReader

@@ -13,7 +13,7 @@ SYNC_GROUP 7103      The broker forwards it unchanged to the group's rebalancer;
 COMMIT_OFFSETS 7104  Commits offsets under the generation in which each queue was assigned.
     body             {"group": g, "clientId": c, "offsets": [[topic, queueId, offset, generation,
                      history], ...]}. An offset beyond the end of what was read in another past of the log is
-                     lowered to it (actors.broker.reading.log_history).
+                     lowered to it (actors.broker.loop.log_history).
     response         {"refused": [[topic, queueId, generation, offset], ...]}: the refused commits, whose
                      generation is older than the broker's, with the broker's current generation and offset
                      (-1: no offset). All other offsets are committed.

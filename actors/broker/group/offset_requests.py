@@ -7,9 +7,9 @@ from functools import partial
 
 from actors.broker.broker_settings import BrokerSettings
 from actors.broker.group.group_progress import GroupProgress
+from actors.broker.loop.log_history import PastPositions
 from actors.broker.loop.reads import Reads
 from actors.broker.metadata.tables import BrokerTables
-from actors.broker.reading.log_history import PastPositions
 from actors.remoting.codes import RayMQRequestCode, RequestCode, ResponseCode
 from actors.remoting.command import RemotingCommand
 from actors.remoting.headers import OffsetResponse, QueryConsumerOffsetHeader, UpdateConsumerOffsetHeader

@@ -17,10 +17,10 @@ from actors.broker.broker_settings import BrokerSettings
 from actors.broker.compat.late_subscriptions import LateSubscriptions
 from actors.broker.group.clients import Clients
 from actors.broker.group.subscriptions import compile_filter, compile_in_steps, filter_of, takes_long
+from actors.broker.loop.log_history import PastPositions
 from actors.broker.loop.reads import SEARCH_ATTEMPTS, Reads
 from actors.broker.loop.wait_registry import HeldRequest, WaitRegistry, suspend_ms
 from actors.broker.metadata.consumer_offsets import ConsumerOffsets
-from actors.broker.reading.log_history import PastPositions
 from actors.broker.reading.queue_ends import QueueEnds, not_found_response, offset_fields
 from actors.broker.reading.queue_reader import Consumer, Queue, QueueReader, ReadLimits
 from actors.broker.reading.replica_choice import ReplicaChoice

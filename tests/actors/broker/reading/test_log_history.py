@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from actors.broker.broker_settings import BrokerSettings
-from actors.broker.reading.log_history import EPOCHS_MAX, HISTORY_FILE, LogHistory
+from actors.broker.loop.log_history import EPOCHS_MAX, HISTORY_FILE, LogHistory
 from actors.remoting.codes import RayMQRequestCode, ResponseCode
 from actors.remoting.command import RemotingCommand
 from actors.remoting.raymq_requests import CommitOffsetsBody, OffsetCommit
