@@ -9,8 +9,9 @@ from typing import Any, Final, Protocol, TypeVar
 
 from google.protobuf.message import Message
 
-from actors.gateway.grpc.decoder import Decoder
-from actors.gateway.grpc.gzip_data import declared_size, inflate
+from actors.gateway.grpc.decoder import Decoder, decode
+from actors.gateway.grpc.fields import SHORT_BYTES
+from actors.gateway.grpc.gzip_data import INLINE_BYTES, declared_size, inflate
 from actors.gateway.grpc.intake import COPIES, Intake, wake
 from actors.gateway.grpc.messages import encode_frame
 from actors.gateway.grpc.status import CallFailed, StatusCode
@@ -22,9 +23,12 @@ HIGH_WATER_BYTES: Final = 64 * 1024
 WAITING_MESSAGES_MAX: Final = 64
 """Messages of a stream that its handler has not received yet."""
 CALL_BYTES: Final = 4096
-"""Size of a call without its requests and responses."""
-_HEADER_BYTES: Final = 128
-"""Size of one header without its text."""
+"""Size of a call without its responses, and with a short request."""
+_FREE_FIELDS: Final = 64
+_FIELD_BYTES: Final = 96
+"""Size of a field of a decoded request."""
+_HEADER_BYTES: Final = 192
+"""Size of one header with its name, and without its value."""
 
 
 T = TypeVar("T")
@@ -42,7 +46,8 @@ class Call:
     """One call from its headers to its status. A handler receives requests and sends responses."""
 
     __slots__ = (
-        "_decoder", "_loop", "_output", "_sender", "_share", "crowding_ns", "deadline", "has_headers",
+        "_decoder", "_loop", "_output", "_sender", "_share", "_short_bytes", "crowding_ns", "deadline",
+        "has_headers",
         "intake", "kept_bytes", "metadata", "method", "peer", "since_ns", "stream_id", "task",
         "trailers", "unsent", "waits_since_ns",
     )  # fmt: skip
@@ -58,7 +63,10 @@ class Call:
         decoder: Decoder,
         share: Share,
         since_ns: int,
+        *,
+        is_counted: bool,
     ) -> None:
+        """Create the call; `is_counted` is False for the first open calls of a connection."""
         self.method = method
         self.metadata = metadata
         self.peer = peer
@@ -78,9 +86,9 @@ class Call:
         self._share = share
         self._loop = asyncio.get_running_loop()
         self._sender: asyncio.Future[None] | None = None
-        self.keep(
-            CALL_BYTES + sum(len(name) + len(value) + _HEADER_BYTES for name, value in metadata.items())
-        )
+        self._short_bytes = 0 if is_counted else SHORT_BYTES
+        if is_counted:
+            self.keep(CALL_BYTES + sum(map(len, metadata.values())) + _HEADER_BYTES * len(metadata))
 
     @property
     def size_bytes(self) -> int:
@@ -111,7 +119,16 @@ class Call:
     async def receive(self) -> Any:
         """Return the next request, or None after the last one. Raises CallFailed if it cannot be decoded."""
         packed = await self.intake.next()
-        return None if packed is None else await self._decoder.decode(self.method.request_type, packed)
+        if packed is None:
+            return None
+        kind = self.method.request_type
+        if len(packed.data) <= INLINE_BYTES and not packed.is_gzip:
+            message, fields = decode(kind, packed, self._short_bytes)
+        else:
+            message, fields = await self._decoder.decode(kind, packed)
+        if fields > _FREE_FIELDS and not self.method.is_stream:
+            self.keep(fields * _FIELD_BYTES)
+        return message
 
     async def request(self) -> Any:
         """Return the only request. Raises CallFailed if it is missing or cannot be decoded."""
@@ -170,8 +187,9 @@ class Call:
         """
         wake(self._sender)
         self.intake.close()
-        self._share.add(-self.kept_bytes)
-        self.kept_bytes = 0
+        if self.kept_bytes:
+            self._share.add(-self.kept_bytes)
+            self.kept_bytes = 0
         if self.deadline is not None:
             self.deadline.cancel()
         task, self.task = self.task, None

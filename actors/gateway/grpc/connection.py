@@ -27,7 +27,7 @@ from actors.gateway.grpc.engine import (
     go_away,
 )
 from actors.gateway.grpc.headers import CONTENT_TYPE, check_headers, joined
-from actors.gateway.grpc.intake import Intake
+from actors.gateway.grpc.intake import FREE_BYTES, Intake
 from actors.gateway.grpc.messages import MessageReader
 from actors.gateway.grpc.status import CallFailed, StatusCode, decode_timeout_ns, encode_message
 from actors.memory_account import STALLED_MS, MemoryAccount, Share
@@ -46,8 +46,8 @@ _READ_BYTES: Final = 64 * 1024
 _COLLECTED_MAX: Final = 256 * 1024
 _UNWRITTEN_MAX: Final = 1024 * 1024
 _PUSHED_OUT: Final = 1 / 8
-_CONNECTION_BYTES: Final = 16 * 1024
-"""Size of a connection without its calls."""
+_FREE_CALLS: Final = 16
+"""Open calls of a connection that do not count, with requests of up to `FREE_BYTES`."""
 
 
 class _ErrorCode(IntEnum):
@@ -68,7 +68,7 @@ class GrpcLimits:
     header_bytes_max: int = 16 * 1024
     """Size of the headers of one call."""
     window_bytes: int = 256 * 1024
-    """Data of one stream that a peer may send before it is handled; four times as much of all its streams."""
+    """Data of one stream that a peer may send before it is handled."""
     control_frames_max: int = 2000
     """Frames without data, such as pings, settings and resets, between two sweeps (5 s).
 
@@ -132,7 +132,6 @@ class GrpcConnection(asyncio.BufferedProtocol):
         if isinstance(name, tuple) and len(name) >= 2:
             self.peer = f"[{name[0]}]:{name[1]}" if ":" in name[0] else f"{name[0]}:{name[1]}"
         self._share = self._account.share(self.peer.rpartition(":")[0].strip("[]"), self._push_out)
-        self._share.add(_CONNECTION_BYTES)
         self._hub.enter(self)
         if not self._transport.is_closing():
             self._mark_dirty()
@@ -329,10 +328,13 @@ class GrpcConnection(asyncio.BufferedProtocol):
         encoding = headers.get("grpc-encoding", "identity")
         reader = MessageReader(encoding, self._limits.message_bytes_max)
         acknowledge = partial(self._acknowledge, stream_id)
-        intake = Intake(reader, self._share, acknowledge, self._limits.window_bytes)
+        is_counted = len(self._calls) >= _FREE_CALLS
+        intake = Intake(
+            reader, self._share, acknowledge, self._limits.window_bytes, 0 if is_counted else FREE_BYTES
+        )
         call = Call(
             method or _UNKNOWN, headers, self.peer, stream_id, self, intake, self._decoder, self._share,
-            self._active_ns,
+            self._active_ns, is_counted=is_counted,
         )  # fmt: skip
         self._calls[stream_id] = call
         try:

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from google.protobuf.message import DecodeError, Message
 
-from actors.gateway.grpc.fields import FIELDS_MAX, SHORT_BYTES, count_fields
+from actors.gateway.grpc.fields import FIELDS_MAX, count_fields
 from actors.gateway.grpc.gzip_data import INLINE_BYTES, GzipInvalid, inflate
 from actors.gateway.grpc.messages import Packed
 from actors.gateway.grpc.status import CallFailed, StatusCode
@@ -24,9 +24,9 @@ class Decoder:
         """Create the decoder; its thread starts with the first long request."""
         self._thread = ThreadPoolExecutor(1, "grpc-decoder")
 
-    async def decode(self, kind: type[Message], packed: Packed) -> Any:
-        """Return the message. Raises CallFailed if it is not valid or has more than `FIELDS_MAX` fields."""
-        return await self.run(packed.plain_bytes, lambda: _decode(kind, packed))
+    async def decode(self, kind: type[Message], packed: Packed) -> tuple[Any, int]:
+        """Return the message and the number of its fields, as `decode` does; a long one from the thread."""
+        return await self.run(packed.plain_bytes, lambda: decode(kind, packed))
 
     async def run(self, plain_bytes: int, work: Callable[[], T]) -> T:
         """Run work that inflates or decodes `plain_bytes`, in the thread if these are many."""
@@ -41,18 +41,24 @@ class Decoder:
         self._thread.shutdown(wait=False, cancel_futures=True)
 
 
-def _decode(kind: type[Message], packed: Packed) -> Message:
+def decode(kind: type[Message], packed: Packed, short_bytes: int = 0) -> tuple[Any, int]:
+    """Return the message and the number of its fields, which is 0 for one of up to `short_bytes`.
+
+    Raises CallFailed if it is not valid or has more than `FIELDS_MAX` fields.
+    """
     try:
         plain = inflate(packed.data) if packed.is_gzip else packed.data
     except GzipInvalid as error:
         raise CallFailed(StatusCode.INTERNAL, f"the message is {error}") from None
-    name = kind.DESCRIPTOR.name
+    name, fields = kind.DESCRIPTOR.name, 0
     try:
-        if len(plain) > SHORT_BYTES and count_fields(plain, kind) > FIELDS_MAX:
+        if len(plain) > short_bytes:
+            fields = count_fields(plain, kind)
+        if fields > FIELDS_MAX:
             raise CallFailed(
                 StatusCode.RESOURCE_EXHAUSTED,
                 f"the {name} has more than {FIELDS_MAX:,} fields: send several smaller requests",
             )
-        return kind.FromString(plain)
+        return kind.FromString(plain), fields
     except (DecodeError, ValueError) as error:
         raise CallFailed(StatusCode.INVALID_ARGUMENT, f"the request is not a valid {name}: {error}") from None

@@ -30,7 +30,7 @@ class EngineLimits:
     header_bytes_max: int
     """Size of the headers of one stream."""
     window_bytes: int
-    """Data of one stream that is not acknowledged yet; four times as much of all streams."""
+    """Data of one stream that is not acknowledged yet. Streams of a connection do not wait for each other."""
     control_frames_max: int
     """Frames without data that may wait for their acknowledgement."""
 

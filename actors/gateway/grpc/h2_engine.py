@@ -83,7 +83,7 @@ class H2Engine:
             },
         )
         self._h2.initiate_connection()
-        self._h2.increment_flow_control_window(limits.window_bytes * 4)
+        self._h2.increment_flow_control_window(limits.window_bytes * limits.streams_max)
 
     def receive(self, data: bytes) -> None:
         """Handle received bytes. Raises EngineFailed."""

@@ -22,11 +22,14 @@ COPIES: Final = 2
 """Copies of a request while it is handled: the message, and the request to a broker."""
 
 
+FREE_BYTES: Final = 16 * 1024
+
+
 class Intake:
     """The requests of one call."""
 
     __slots__ = (
-        "_acknowledge",
+        "_acknowledge", "_free_bytes",
         "_granted",
         "_handled_bytes",
         "_held_bytes",
@@ -47,7 +50,12 @@ class Intake:
     )  # fmt: skip
 
     def __init__(
-        self, reader: MessageReader, share: Share, acknowledge: Callable[[int], None], window_bytes: int
+        self,
+        reader: MessageReader,
+        share: Share,
+        acknowledge: Callable[[int], None],
+        window_bytes: int,
+        free_bytes: int,
     ) -> None:
         """Create an empty intake.
 
@@ -56,6 +64,7 @@ class Intake:
             share: the connection's share of the account.
             acknowledge: gives bytes back to the windows.
             window_bytes: what the client may send before bytes are given back.
+            free_bytes: size of what waits, or is handled, that does not count.
         """
         self.is_ended = False
         """True if the client sends no further request."""
@@ -65,6 +74,7 @@ class Intake:
         self._share = share
         self._acknowledge = acknowledge
         self._window_bytes = window_bytes
+        self._free_bytes = free_bytes
         self._waiting: deque[Packed] = deque()
         self._waiting_bytes = 0
         self._unacknowledged = 0
@@ -115,20 +125,23 @@ class Intake:
     async def next(self) -> Packed | None:
         """Return the next request when it has its place in the account; None after the last one."""
         self.is_handling = False
-        self._share.give(self._handled_bytes)
-        self._handled_bytes = 0
+        if self._handled_bytes:
+            self._share.give(self._handled_bytes)
+            self._handled_bytes = 0
         while not self._waiting:
             if self.is_ended:
                 return None
             self._receiver = asyncio.get_running_loop().create_future()
             await self._receiver
         packed = self._waiting[0]
-        self._handled_bytes, self._partial_bytes = self._partial_bytes, 0
-        await self.take(COPIES * packed.plain_bytes - self._handled_bytes)
+        if packed.plain_bytes > self._free_bytes:
+            self._handled_bytes, self._partial_bytes = self._partial_bytes, 0
+            await self.take(COPIES * packed.plain_bytes - self._handled_bytes)
         self._waiting.popleft()
         self._waiting_bytes -= len(packed.data)
         self.is_handling = True
         self._settle()
+        self._acknowledge_all_but(self._held_bytes)
         return packed
 
     async def take(self, size_bytes: int) -> None:
@@ -151,23 +164,34 @@ class Intake:
         if self._is_closed:
             return
         self._is_closed = True
-        self._share.withdraw(self._grant)
-        self._share.withdraw(self._grant_partial)
-        self._resume()
-        self._share.give(self._partial_bytes + self._handled_bytes)
-        self._share.add(-self._held_bytes)
+        if self._wanted_bytes or self._partial_wanted_bytes:
+            self._share.withdraw(self._grant)
+            self._share.withdraw(self._grant_partial)
+        if self._paused_bytes:
+            self._resume()
+        if self._partial_bytes or self._handled_bytes:
+            self._share.give(self._partial_bytes + self._handled_bytes)
+        if self._held_bytes:
+            self._share.add(-self._held_bytes)
         self._held_bytes = self._partial_bytes = self._handled_bytes = 0
         self._waiting.clear()
         self._reader.clear()
-        if self._unacknowledged:
-            self._acknowledge(self._unacknowledged)
+        self._acknowledge_all_but(0)
+
+    def _acknowledge_all_but(self, kept_bytes: int) -> None:
+        size_bytes = self._unacknowledged - kept_bytes
+        if size_bytes > 0:
+            self._unacknowledged = kept_bytes
+            self._acknowledge(size_bytes)
 
     def _grant(self) -> None:
         if self._is_closed:  # pushed out by its own request
             self._share.give(self._wanted_bytes)
             return
-        self._resume()
+        if self._paused_bytes:
+            self._resume()
         self._handled_bytes += self._wanted_bytes
+        self._wanted_bytes = 0
         wake(self._granted)
 
     def _resume(self) -> None:
@@ -182,16 +206,15 @@ class Intake:
         self._settle()
 
     def _settle(self) -> None:
-        """Count what waits now, and give the other bytes back to the windows."""
+        """Count what waits or is incomplete; let an incomplete long request arrive if it has its place."""
         if self._is_closed:
             return
         held_bytes = self._waiting_bytes + self._reader.size_bytes
+        if held_bytes <= self._free_bytes:
+            held_bytes = 0
         change, self._held_bytes = held_bytes - self._held_bytes, held_bytes
-        # The bytes of prefixes are given back at once.
-        kept_bytes = 0 if self._partial_bytes and not self._waiting else held_bytes
-        if self._unacknowledged > kept_bytes:
-            self._acknowledge(self._unacknowledged - kept_bytes)
-            self._unacknowledged = kept_bytes
+        if self._partial_bytes and not self._waiting and self._unacknowledged >= self._window_bytes // 4:
+            self._acknowledge_all_but(0)
         if change:
             self._share.add(change)  # may close this call
         if self._is_closed or self._waiting or self._partial_bytes or self._partial_wanted_bytes:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-
 from ngh2 import (
     Configuration,
     Connection,
@@ -56,7 +54,7 @@ class Ngh2Engine:
                 Setting.MAX_HEADER_LIST_SIZE: limits.header_bytes_max,
             }
         )
-        self._ngh2.set_local_window_size(_INITIAL_WINDOW_BYTES + limits.window_bytes * 4)
+        self._ngh2.set_local_window_size(_INITIAL_WINDOW_BYTES + limits.window_bytes * limits.streams_max)
 
     def receive(self, data: bytes) -> None:
         """Handle received bytes. Raises EngineFailed."""
@@ -110,8 +108,10 @@ class Ngh2Engine:
 
     def acknowledge(self, stream_id: int, size_bytes: int) -> None:
         """Let the peer send as much again: received data is handled. The stream may be closed."""
-        with contextlib.suppress(NGH2Error):  # the connection has failed
+        try:
             self._ngh2.acknowledge_received_data(size_bytes, stream_id)
+        except NGH2Error:  # the connection has failed
+            return
 
     def close(self) -> None:
         """Release the memory: the connection is closed, and nothing else is called."""
