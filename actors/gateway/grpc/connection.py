@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from enum import IntEnum
 from functools import partial
 from typing import Any, Final, cast
@@ -28,6 +27,7 @@ from actors.gateway.grpc.engine import (
 )
 from actors.gateway.grpc.headers import CONTENT_TYPE, check_headers, joined
 from actors.gateway.grpc.intake import FREE_BYTES, Intake
+from actors.gateway.grpc.limits import GrpcLimits
 from actors.gateway.grpc.messages import MessageReader
 from actors.gateway.grpc.status import CallFailed, StatusCode, decode_timeout_ns, encode_message
 from actors.memory_account import STALLED_MS, MemoryAccount, Share
@@ -55,28 +55,6 @@ class _ErrorCode(IntEnum):
 
     NO_ERROR = 0
     ENHANCE_YOUR_CALM = 11
-
-
-@dataclass(frozen=True, slots=True)
-class GrpcLimits:
-    """Bounds on what one peer, and all peers, can make a server keep."""
-
-    streams_max: int = 1000
-    """Open streams of one connection."""
-    message_bytes_max: int = 5 * 1024 * 1024
-    """Size of one request."""
-    header_bytes_max: int = 16 * 1024
-    """Size of the headers of one call."""
-    window_bytes: int = 256 * 1024
-    """Data of one stream that a peer may send before it is handled."""
-    control_frames_max: int = 2000
-    """Frames without data, such as pings, settings and resets, between two sweeps (5 s).
-
-    Each frame of a response allows one more."""
-    request_timeout_ms: int = 60_000
-    """Time without a byte after which an incomplete request fails."""
-    crowded_timeout_ms: int = 10_000
-    """Time after which an incomplete request that has its place fails while others wait for room."""
 
 
 class GrpcConnection(asyncio.BufferedProtocol):

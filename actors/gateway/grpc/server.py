@@ -8,9 +8,10 @@ from collections.abc import Mapping
 from typing import Final
 
 from actors.gateway.grpc.calls import Method
-from actors.gateway.grpc.connection import GrpcConnection, GrpcLimits
+from actors.gateway.grpc.connection import GrpcConnection
 from actors.gateway.grpc.decoder import Decoder
 from actors.gateway.grpc.engine import NewEngine
+from actors.gateway.grpc.limits import GrpcLimits
 from actors.gateway.grpc.ngh2_engine import Ngh2Engine
 from actors.host.trim import trim_if_released
 from actors.memory_account import MemoryAccount

@@ -16,8 +16,8 @@ from h2.connection import H2Connection
 from h2.events import ConnectionTerminated, DataReceived, ResponseReceived, StreamEnded, TrailersReceived
 
 from actors.gateway.grpc.calls import Call, Method
-from actors.gateway.grpc.connection import GrpcLimits
 from actors.gateway.grpc.engine import FRAME_BYTES_MAX, NewEngine
+from actors.gateway.grpc.limits import GrpcLimits
 from actors.gateway.grpc.server import GrpcServer
 from actors.gateway.grpc.status import CallFailed, StatusCode
 from actors.gateway.proto.service_pb2 import SendMessageRequest

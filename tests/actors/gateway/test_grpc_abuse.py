@@ -10,8 +10,8 @@ import grpc
 import pytest
 from hyperframe.frame import DataFrame, Frame, HeadersFrame, PingFrame, RstStreamFrame, SettingsFrame
 
-from actors.gateway.grpc.connection import GrpcLimits
 from actors.gateway.grpc.engine import NewEngine
+from actors.gateway.grpc.limits import GrpcLimits
 from actors.gateway.grpc.messages import encode_frame
 from actors.gateway.grpc.server import GrpcServer
 from tests.actors.gateway.grpc_peers import (

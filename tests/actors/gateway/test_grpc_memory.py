@@ -16,8 +16,8 @@ from h2.settings import SettingCodes
 from hyperframe.frame import DataFrame
 
 from actors.gateway.grpc import calls
-from actors.gateway.grpc.connection import GrpcLimits
 from actors.gateway.grpc.engine import NewEngine
+from actors.gateway.grpc.limits import GrpcLimits
 from actors.gateway.grpc.messages import encode_frame
 from actors.gateway.grpc.server import GrpcServer
 from actors.gateway.grpc.status import StatusCode
