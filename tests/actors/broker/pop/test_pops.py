@@ -67,11 +67,11 @@ def test_pops_wait_while_too_many_messages_are_in_flight(
     async def story(peer: Peer) -> None:
         await send(peer, "a", "b", "c")
         first = await pop(peer, max_msg_nums=2)
-        assert bodies(first) == ["a", "b"]
+        assert bodies(first) == [b"a", b"b"]
         assert await pop(peer) == []
         assert figure(peer, "pop_in_flight") == 2
         assert (await ack(peer, first[0])).code == ResponseCode.SUCCESS
-        assert bodies(await pop(peer)) == ["c"]
+        assert bodies(await pop(peer)) == [b"c"]
 
     with_broker(story, settings_of(tmp_path))
 
