@@ -5,11 +5,11 @@ from __future__ import annotations
 import secrets
 from dataclasses import dataclass
 
+from actors.access.login_failures import LoginFailures, Row, TooManyFailures, row_of
 from cluster.client import Admin
 from cluster.client.config import ClientConfig
 from cluster.client.errors import ClientError, PermissionDenied
 from cluster.console.api_errors import ApiError
-from cluster.console.login_failures import LoginFailures, Row, row_of
 from cluster.console.rights import Rights
 from store.clock import NS_PER_MS, Clock
 from store.logs import get_logger
@@ -111,7 +111,10 @@ class Access:
             raise ApiError(400, text, "Give those of a user of the cluster.")
         row = row_of(user, address)
         is_known = any(each.row == row for each in list(self._sessions.values()))
-        mark = self._failures.begin(user, address, is_known=is_known)
+        try:
+            mark = self._failures.begin(user, address, is_known=is_known)
+        except TooManyFailures as error:
+            raise ApiError(429, str(error), "Wait a minute, then try again.") from None
         try:
             admin = self._logged_in(user, secret)
         except PermissionDenied as error:

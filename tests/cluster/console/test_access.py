@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
+from actors.access.login_failures import OF_ADDRESS_MAX
 from actors.remoting.signing import Credentials, write_credentials
 from cluster.client import Admin
 from cluster.client.config import ClientConfig
 from cluster.console.access import SESSIONS_OF_USER_MAX
 from cluster.console.console_settings import ConsoleSettings
-from cluster.console.login_failures import OF_ADDRESS_MAX
 from tests.actors.host.foreign_peers import listed_forger
 from tests.cluster.client.conftest import Cluster
 from tests.cluster.console.conftest import API, Console

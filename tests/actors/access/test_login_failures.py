@@ -4,8 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from cluster.console.api_errors import ApiError
-from cluster.console.login_failures import OF_ADDRESS_MAX, OF_USER_MAX, ROWS_MAX, WINDOW_MS, LoginFailures
+from actors.access.login_failures import (
+    OF_ADDRESS_MAX,
+    OF_USER_MAX,
+    ROWS_MAX,
+    WINDOW_MS,
+    LoginFailures,
+    TooManyFailures,
+)
 from tests.conftest import ClockAtRest
 
 
@@ -19,7 +25,7 @@ def fail(failures: LoginFailures, user: str, address: str, times: int = 1, *, is
     for number in range(times):
         try:
             failures.begin(user, address, is_known=is_known)
-        except ApiError:
+        except TooManyFailures:
             return number
     return times
 

@@ -13,7 +13,6 @@ from collections import Counter
 from threading import Lock
 
 from actors.access.signatures import network_of
-from cluster.console.api_errors import ApiError
 from store.clock import NS_PER_MS, Clock
 
 OF_ADDRESS_MAX = 5
@@ -25,6 +24,10 @@ ROWS_MAX = 1_000
 
 Row = tuple[str, bytes]
 """A user, and the network of an address."""
+
+
+class TooManyFailures(Exception):
+    """A login is refused, because too many have failed lately."""
 
 
 class LoginFailures:
@@ -39,7 +42,7 @@ class LoginFailures:
         """Count a login as failed until its result is known; return the mark for `forget`.
 
         Logins from an address that `is_known` for the user are not refused because of other addresses.
-        Raises ApiError (429).
+        Raises TooManyFailures.
         """
         with self._lock:
             return self._begin(row_of(user, address), address, is_known=is_known)
@@ -67,7 +70,7 @@ class LoginFailures:
         ):
             if count >= limit:
                 text = f"{count} logins {what} have failed within a minute"
-                raise ApiError(429, text, "Wait a minute, then try again.")
+                raise TooManyFailures(text)
         if row not in self._times_ns and len(self._times_ns) >= ROWS_MAX:
             # Not the oldest one: guesses of other users would clear the failures of the one that is meant.
             del self._times_ns[min(self._times_ns, key=lambda each: max(users[each[0]], networks[each[1]]))]
