@@ -11,7 +11,7 @@ from tests.actors.header_names import least_fields
 FOR_CLIENTS = {
     RayMQRequestCode.PULL_RECORDS, RayMQRequestCode.SYNC_GROUP, RayMQRequestCode.COMMIT_OFFSETS,
     RayMQRequestCode.DESCRIBE_SPLITS, RayMQRequestCode.SEND_RUNS, RayMQRequestCode.APPEND_BATCH,
-    RayMQRequestCode.CHECK_USER, RayMQRequestCode.PROVE_PEER,
+    RayMQRequestCode.CHECK_USER, RayMQRequestCode.PROVE_PEER, RayMQRequestCode.GET_TOPIC_COUNTERS,
 }  # fmt: skip
 """Requests about topics and groups; CHECK_USER reports only what its own user may do, PROVE_PEER nothing."""
 

@@ -89,7 +89,10 @@ BODIES: dict[int, tuple[Callable[[str, str], Any], ...]] = {
         lambda topic, group: [["topic", MINE, "pub"], ["topic", topic, "sub"], ["group", group, "sub"]],
     ),
 }
-NAMES_NOTHING = {RequestCode.CHECK_CLIENT_CONFIG}  # only compiles a filter
+NAMES_NOTHING = {
+    RequestCode.CHECK_CLIENT_CONFIG,  # only compiles a filter
+    RayMQRequestCode.PROVE_PEER,  # proves who responds
+}
 
 
 def named_fields(row: RequestRow) -> list[str]:
