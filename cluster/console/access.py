@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import secrets
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from actors.access.login_failures import LoginFailures, Row, TooManyFailures, row_of
+from actors.bounds import AtLimit, Bound, Use
 from cluster.client import Admin
 from cluster.client.config import ClientConfig
 from cluster.client.errors import ClientError, PermissionDenied
@@ -18,8 +22,10 @@ _log = get_logger(__name__)
 
 TOKEN_BYTES = 32
 SESSION_MS = 12 * 3_600_000
-SESSIONS_MAX = 1_000
-SESSIONS_OF_USER_MAX = 50
+SESSIONS: Final = Bound("console_sessions", 1_000, AtLimit.EVICT, "Sessions of all users of the console.")
+SESSIONS_OF_USER: Final = Bound(
+    "console_sessions_of_user", 50, AtLimit.EVICT, "Sessions of one user of the console."
+)
 """Sessions of one user, whose oldest then ends: a user that logs in often must not end those of others."""
 CREDENTIAL_CHARACTERS_MAX = 1_024
 _NO_RIGHTS = "User:{user} has no permission"
@@ -168,10 +174,18 @@ class Access:
             raise
         return admin
 
+    def bounds(self) -> Sequence[Use]:
+        """Return the uses of bounds."""
+
+        def of_one_user() -> int:
+            return max(Counter(each.user for each in self._sessions.values()).values(), default=0)
+
+        return (SESSIONS.use(lambda: len(self._sessions)), SESSIONS_OF_USER.use(of_one_user))
+
     def _make_room(self, user: str) -> None:
         """End the oldest session of a user that has too many, or else of all users."""
         own = [token for token, each in self._sessions.items() if each.user == user]
-        if len(own) >= SESSIONS_OF_USER_MAX:
+        if len(own) >= SESSIONS_OF_USER.limit:
             self.logout(own[0])
-        while len(self._sessions) >= SESSIONS_MAX:
+        while len(self._sessions) >= SESSIONS.limit:
             self.logout(next(iter(self._sessions)))

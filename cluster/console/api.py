@@ -10,13 +10,14 @@ from typing import Any
 import orjson
 from aiohttp import web
 
+from actors.bounds import Use
 from cluster.client.errors import ClientError
 from cluster.console.access import Access
 from cluster.console.api_errors import ApiError, api_error
 from cluster.console.changes import Changes
 from cluster.console.console_settings import ConsoleSettings
 from cluster.console.guard import check_host, check_origin
-from cluster.console.lanes import Lane
+from cluster.console.lanes import WAITING, Lane
 from cluster.console.openapi import PREFIX, document
 from cluster.console.rights import no_broker
 from cluster.console.routes import Change, Part, Route, parse
@@ -63,6 +64,10 @@ class Api:
     def waiting(self) -> int:
         """Number of requests that run or wait for a thread."""
         return self._pages.waiting + self._searches.waiting
+
+    def bounds(self) -> Sequence[Use]:
+        """Return the uses of bounds."""
+        return (WAITING.use(lambda: max(self._pages.waiting, self._searches.waiting)),)
 
     def close(self) -> None:
         """Stop the threads after their present work."""

@@ -12,13 +12,18 @@ import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Final, TypeVar
 
+from actors.bounds import AtLimit, Bound
 from cluster.console.api_errors import ApiError
 
 T = TypeVar("T")
-WAITING_MAX = 1_000
-"""Requests of all clients that run or wait for a thread, above which further ones are refused."""
+WAITING: Final = Bound(
+    "console_waiting_requests",
+    1_000,
+    AtLimit.REFUSE,
+    "Requests that run or wait for a thread.",
+)
 
 
 @dataclass(slots=True)
@@ -43,7 +48,7 @@ class Lane:
         share = self._shares.get(client)
         if share is None:
             share = self._shares[client] = _Share(asyncio.Semaphore(self._client_threads))
-        for count, limit in ((share.requests, self._client_max), (self.waiting, WAITING_MAX)):
+        for count, limit in ((share.requests, self._client_max), (self.waiting, WAITING.limit)):
             if count >= limit:
                 whose = "of this client " if limit == self._client_max else ""
                 text = f"{count} requests {whose}are waiting, over the limit of {limit}"

@@ -81,11 +81,12 @@ class ConsoleService:
         self._access = Access(self._nameservers, rights, clock, always=settings.login)
         self.sampler = Sampler(self._admin, clock)
         self.changes = Changes(clock)
+        messages = MessageResources(clock, settings.bodies)
         self.routes = routes_of(
             OverviewResources(self.sampler, self.changes, rights, clock),
             TopicResources(self.sampler, rights, clock),
             GroupResources(self.sampler, rights, clock),
-            MessageResources(clock, settings.bodies),
+            messages,
             DeadLetterResources(settings.bodies),
             BrokerResources(clock),
             AccessResources(),
@@ -95,7 +96,7 @@ class ConsoleService:
         self._ports = Ports(clock)
         self._port: Port | None = None
         self._connections = Connections(self._ports)
-        keepers = (self._connections,)
+        keepers = (self._connections, self._access, self._api, messages)
         self.metrics = MetricsEndpoint(settings, self._figures(), self._labels, self._ports, keepers)
         self._runner: web.AppRunner | None = None
         self._tasks: list[asyncio.Task[None]] = []

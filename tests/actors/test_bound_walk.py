@@ -29,6 +29,9 @@ HA = "tests/actors/broker/replication/test_ha_fuzz.py"
 METRICS = "tests/actors/host/metrics/test_endpoint.py"
 PORTS = "tests/actors/remoting/test_ports.py"
 CONSOLE = "tests/cluster/console/test_service.py"
+CONSOLE_HTTP = "tests/cluster/console/test_http.py"
+CONSOLE_ACCESS = "tests/cluster/console/test_access.py"
+CONSOLE_API = "tests/cluster/console/test_api.py"
 TABLES = "tests/actors/broker/test_table_limits.py"
 SIGNATURES = "tests/actors/broker/auth/test_signatures.py"
 REPLIES = "tests/actors/broker/auth/test_replies.py"
@@ -42,6 +45,10 @@ TESTS = {
     "connections": (PORTS, "test_new_peer_is_refused_while_all_others_are_served_or_have_just_asked"),
     "connections_per_address": (TABLES, "test_connections_of_one_address_are_bounded"),
     "console_connections": (CONSOLE, "test_connections_without_a_request_give_their_place_to_others"),
+    "console_cursors": (CONSOLE_API, "test_oldest_search_cannot_be_continued_over_the_limit"),
+    "console_sessions": (CONSOLE_ACCESS, "test_oldest_session_ends_over_the_limit"),
+    "console_sessions_of_user": (CONSOLE_ACCESS, "test_many_sessions_of_a_user_end_none_of_others"),
+    "console_waiting_requests": (CONSOLE_HTTP, "test_requests_of_all_clients_are_bounded"),
     "descriptors": (PORTS, "test_ports_refuse_peers_instead_of_taking_the_descriptors_of_files"),
     "failed_addresses": (SIGNATURES, "test_addresses_with_failures_are_bounded"),
     "forwarded_bytes": (FORWARDING, "test_requests_that_wait_for_a_leader_are_bounded"),

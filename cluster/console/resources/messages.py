@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import secrets
-from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
+from actors.bounds import AtLimit, Bound, Newest, Use
 from cluster.client import Admin, MessageExt, MessageQueue
 from cluster.console.api_errors import ApiError
 from cluster.console.routes import Name, Short, route
@@ -21,7 +21,7 @@ Bodies = Literal["shown", "masked", "hidden"]
 BODY_CHARACTERS_MAX = 65_536
 """Characters of a body in a list; a single message has its whole body."""
 MASKED_CHARACTERS = 4
-CURSORS_MAX = 200
+CURSORS: Final = Bound("console_cursors", 200, AtLimit.EVICT, "Positions at which searches have stopped.")
 Words = Annotated[str, msgspec.Meta(max_length=8_192)]
 Sql = Annotated[str, msgspec.Meta(max_length=100_000)]
 Key = Annotated[str, msgspec.Meta(min_length=1, max_length=8_192)]
@@ -55,14 +55,15 @@ class _Cursors:
     """The positions at which searches stopped, by name; the oldest are dropped."""
 
     def __init__(self) -> None:
-        self._found: OrderedDict[str, tuple[str, Scan, Mapping[MessageQueue, int]]] = OrderedDict()
+        self._found = Newest[str, tuple[str, Scan, Mapping[MessageQueue, int]]](CURSORS)
 
     def keep(self, topic: str, result: Scan, ends: Mapping[MessageQueue, int]) -> str:
         name = secrets.token_urlsafe(12)
         self._found[name] = (topic, result, ends)
-        while len(self._found) > CURSORS_MAX:
-            self._found.popitem(last=False)
         return name
+
+    def bounds(self) -> Sequence[Use]:
+        return (self._found.use(),)
 
     def of(self, name: str, topic: str) -> tuple[Mapping[MessageQueue, int], Mapping[MessageQueue, int]]:
         found = self._found.get(name)
@@ -86,6 +87,7 @@ class MessageResources:
         self._clock = clock
         self._bodies = bodies
         self._cursors = _Cursors()
+        self.bounds = self._cursors.bounds
 
     @route("GET", "/topics/{topic}/messages/{message}", "message get {topic} --id={message}", is_search=True)
     def message(self, admin: Admin, topic: Name, message: Name) -> Sequence[Mapping[str, Any]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,8 @@ from actors.access.login_failures import OF_ADDRESS_MAX
 from actors.remoting.signing import Credentials, write_credentials
 from cluster.client import Admin
 from cluster.client.config import ClientConfig
-from cluster.console.access import SESSIONS_OF_USER_MAX
+from cluster.console import access
+from cluster.console.access import SESSIONS, SESSIONS_OF_USER
 from cluster.console.console_settings import ConsoleSettings
 from tests.actors.host.foreign_peers import listed_forger
 from tests.cluster.client.conftest import Cluster
@@ -124,11 +126,21 @@ def test_wrong_secrets_are_refused_and_then_slowed_down(console: Console) -> Non
 def test_many_sessions_of_a_user_end_none_of_others(console: Console) -> None:
     login(console, "root", "root-secret")
     cookie = console.cookie
-    for _ in range(SESSIONS_OF_USER_MAX + 1):
+    for _ in range(SESSIONS_OF_USER.limit + 1):
         login(console, "alice", "alice-secret")
     assert console.request("GET", f"{API}/session")[1]["user"] == "alice"
     console.cookie = cookie
     assert console.request("GET", f"{API}/session")[1]["user"] == "root"
+
+
+def test_oldest_session_ends_over_the_limit(console: Console, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(access, "SESSIONS", replace(SESSIONS, limit=1))
+    login(console, "root", "root-secret")
+    cookie = console.cookie
+    login(console, "alice", "alice-secret")
+    assert console.request("GET", f"{API}/session")[1]["user"] == "alice"
+    console.cookie = cookie
+    assert console.refused("/topics")[0] == 401
 
 
 @pytest.mark.parametrize(

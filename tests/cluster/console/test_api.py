@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from typer.testing import CliRunner
 
 from cluster.cli.main import build
 from cluster.client import Admin, MessageQueue, Producer
+from cluster.console.resources import messages
 from cluster.console.resources.overview import TOP
 from cluster.console.sampler import figures
 from cluster.views.warnings import notices
@@ -115,6 +117,18 @@ def test_lists_are_filtered_sorted_and_cut_by_the_server(console: Console, clust
     assert [each["topic"] for each in listed["rows"]] == [each["topic"] for each in everything][:-3:-1]
     assert set(names) <= {each["topic"] for each in everything}
     assert console.get("/topics?match=NOTHING-LIKE-THIS")["rows"] == []
+
+
+def test_oldest_search_cannot_be_continued_over_the_limit(
+    cluster: Cluster, consoles: Callable[..., Console], topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(messages, "CURSORS", replace(messages.CURSORS, limit=1))
+    console = consoles(cluster)
+    first, second = (
+        console.get(f"/topics/{topic}/messages?since=earliest&limit=2")["cursor"] for _ in range(2)
+    )
+    assert console.refused(f"/topics/{topic}/messages?limit=50&cursor={first}")[0] == 410
+    assert console.get(f"/topics/{topic}/messages?limit=50&cursor={second}")["stopped"] is None
 
 
 def test_search_says_what_it_did_not_scan_and_continues(console: Console, topic: str) -> None:

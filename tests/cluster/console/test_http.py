@@ -9,10 +9,11 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import pytest
 
-from cluster.console import api
+from cluster.console import api, lanes
 from cluster.console.api_errors import ApiError
 from cluster.console.lanes import Lane
 from cluster.console.resources import messages
@@ -67,6 +68,23 @@ def test_searches_of_a_client_leave_room_for_pages_and_others(
         statuses = [each.result()[0] for each in searches]
     assert (statuses.count(503), statuses.count(200)) == (refused, 80 - refused)
     assert console.request("GET", f"{API}{path}")[0] == 200
+
+
+def test_requests_of_all_clients_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lanes, "WAITING", replace(lanes.WAITING, limit=3))
+
+    async def story() -> None:
+        lane, may_end = Lane("test", 4, 3), threading.Event()
+        held = [asyncio.create_task(lane.run(f"client {number}", may_end.wait)) for number in range(3)]
+        await asyncio.sleep(0)
+        with pytest.raises(ApiError, match="3 requests are waiting, over the limit of 3"):
+            await lane.run("another", lambda: 7)
+        may_end.set()
+        await asyncio.wait(held)
+        assert await lane.run("another", lambda: 7) == 7
+        lane.close()
+
+    asyncio.run(asyncio.wait_for(story(), LIMIT_S))
 
 
 def test_client_uses_half_of_the_threads_and_others_the_rest() -> None:
