@@ -14,6 +14,7 @@ import asyncio
 import contextlib
 import errno
 import heapq
+import os
 import resource
 import socket
 import ssl
@@ -375,7 +376,8 @@ async def bound_socket(loop: asyncio.AbstractEventLoop, host: str, port: int) ->
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.setblocking(False)
         listener.bind(address)
-    except OSError:
+    except OSError as error:
         listener.close()
-        raise
+        text = f"cannot listen on {host}, port {port}: {os.strerror(error.errno or 0)}"
+        raise OSError(error.errno, text) from error
     return listener

@@ -233,7 +233,7 @@ def _add_settings(parser: argparse.ArgumentParser) -> None:
         help="another setting of the brokers, such as transaction_check_max=5",
     )
     parser.add_argument(
-        "--gateway-port", type=int, help="start a gateway for gRPC clients on this port; 0: a free port"
+        "--gateway-port", type=_port, help="start a gateway for gRPC clients on this port; 0: a free port"
     )
     parser.add_argument(
         "--tls",
@@ -244,15 +244,38 @@ def _add_settings(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def _port(text: str) -> int:
+    return _number(text, 0, 65_535)
+
+
+def _brokers(text: str) -> int:
+    return _number(text, 1, 26)
+
+
+def _number(text: str, least: int, most: int) -> int:
+    if not text.isascii() or not text.isdigit() or not least <= int(text) <= most:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number from {least} to {most:,}")
+    return int(text)
+
+
+def _check_ports(parser: argparse.ArgumentParser, broker: Mapping[str, str], brokers: int) -> None:
+    for name, value in broker.items():
+        if brokers > 1 and name.endswith("_port") and value not in ("0", "-1"):
+            parser.error(
+                f"--broker {name}={value} is one port for {brokers} brokers: give 0 for free ports, or start "
+                "one broker"
+            )
+
+
 def parse_arguments(arguments: Sequence[str]) -> tuple[StandaloneSettings, bool]:
     """Parse the command line; return the settings, and True if `--json` was given."""
     parser = argparse.ArgumentParser(
         prog="python -m cluster.standalone", description=(__doc__ or "").partition("\n")[0]
     )
     parser.add_argument("--store-root", type=Path, required=True, help="directory of the brokers' stores")
-    parser.add_argument("--nameserver-port", type=int, default=9876, help="default 9876; 0: a free port")
-    parser.add_argument("--broker-port", type=int, default=10911, help="first port; 0: a free port")
-    parser.add_argument("--brokers", type=int, default=1, help="number of brokers (default 1)")
+    parser.add_argument("--nameserver-port", type=_port, default=9876, help="default 9876; 0: a free port")
+    parser.add_argument("--broker-port", type=_port, default=10911, help="first port; 0: a free port")
+    parser.add_argument("--brokers", type=_brokers, default=1, help="number of brokers (default 1)")
     parser.add_argument("--cluster", default="DefaultCluster", help="name of the cluster")
     parser.add_argument(
         "--flush", choices=["sync", "async"], default="sync", help="flush mode of the brokers (default sync)"
@@ -283,6 +306,7 @@ def parse_arguments(arguments: Sequence[str]) -> tuple[StandaloneSettings, bool]
     given = parser.parse_args(arguments)
     store = dict(pair.partition("=")[::2] for pair in given.store)
     broker = dict(pair.partition("=")[::2] for pair in given.broker)
+    _check_ports(parser, broker, given.brokers)
     tls = dict(pair.partition("=")[::2] for pair in given.tls)
     return (
         StandaloneSettings(
@@ -339,7 +363,7 @@ def main() -> None:
     try:
         uvloop.run(run(settings, as_json=as_json))
     except (StoreError, OSError, ServiceFailed) as error:
-        sys.exit(str(error))
+        sys.exit(getattr(error, "strerror", None) or str(error))
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import importlib
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -37,6 +38,14 @@ from store.text_file import read_text
 DEFAULT_TOPOLOGY = "configs/local.yaml"
 SHIPPED = Path(__file__).parents[2] / "configs"
 LISTS_BY_NAME = {"brokers": "name"}
+SETTINGS: Mapping[str, str] = {
+    "nameservers": "actors.nameserver.nameserver_settings:NameserverSettings",
+    "brokers": "actors.broker.broker_settings:BrokerSettings",
+    "rebalancers": "actors.rebalancer.rebalancer_settings:RebalancerSettings",
+    "gateways": "actors.gateway.gateway_settings:GatewaySettings",
+    "consoles": "cluster.console.console_settings:ConsoleSettings",
+}
+"""The settings of the entries of each list; imported only to explain a key that is at the wrong place."""
 TAGGED_MODELS: Mapping[str | int, type[BaseModel]] = {BROKER_TAG: Broker, ELASTIC_TAG: ElasticBrokers}
 
 
@@ -218,16 +227,19 @@ def _step(place: Any, part: str, path: KeyPath, override: str) -> str | int:
 def explain(error: ValidationError, model: type[BaseModel], at: KeyPath = ()) -> list[Problem]:
     """Convert pydantic's errors to problems; `at` is the key path of the model's data in the topology."""
     return [
-        ((*at, *(part for part in found["loc"] if part not in TAGGED_MODELS)), _words(found, model))
+        ((*at, *(part for part in found["loc"] if part not in TAGGED_MODELS)), _words(found, model, at))
         for found in error.errors()
     ]
 
 
-def _words(found: Any, model: type[BaseModel]) -> str:
+def _words(found: Any, model: type[BaseModel], at: KeyPath) -> str:
     value, limits = found["input"], found.get("ctx", {})
     match found["type"]:
         case "extra_forbidden":
             known = _keys_at(model, found["loc"][:-1])
+            places = _places_of(str(found["loc"][-1])) if at or model is Topology else []
+            if places:
+                return f"no such key here: it belongs to {' or '.join(places)}"
             near = difflib.get_close_matches(str(found["loc"][-1]), known, 1)
             return "no such key" + (
                 f"; did you mean {near[0]!r}?" if near else f"; known keys: {', '.join(known)}"
@@ -244,6 +256,24 @@ def _words(found: Any, model: type[BaseModel]) -> str:
             return str(limits["error"])
         case _:
             return f"{value!r}: {found['msg'][0].lower()}{found['msg'][1:]}"
+
+
+def _places_of(key: str) -> list[str]:
+    """Return the other places of a topology where a key is valid, in words."""
+    found = ["the top of the topology"] if key in Topology.model_fields else []
+    for name, path in SETTINGS.items():
+        module, _, kind = path.partition(":")
+        settings: type[BaseModel] = getattr(importlib.import_module(module), kind)
+        entry = _model_in(Topology.model_fields[name].annotation)
+        if entry is not None and key in entry.model_fields:
+            found.append(f"an entry of `{name}`")
+        if key in settings.model_fields:
+            found.append(f"`settings` of an entry of `{name}`")
+        store = settings.model_fields.get("store")
+        inner = None if store is None else _model_in(store.annotation)
+        if inner is not None and key in inner.model_fields:
+            found.append(f"`store` in the `settings` of an entry of `{name}`")
+    return found
 
 
 def _keys_at(model: type[BaseModel], path: Sequence[str | int]) -> list[str]:

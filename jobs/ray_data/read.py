@@ -23,8 +23,8 @@ from ray.data.datasource import Datasource, ReadTask
 from cluster.client.config import Nameservers
 from cluster.client.message_selector import ALL_MESSAGES
 from cluster.client.transport.topic_route import Replica
-from jobs.job_errors import OptionInvalid
-from jobs.option_values import as_choice, as_flag, refuse_unknown
+from jobs.job_errors import OffsetsInvalid, OptionInvalid
+from jobs.option_values import INTEGER, as_choice, as_flag, refuse_unknown
 from jobs.ray_data.placement import place_read
 from jobs.reading.chunk import MICROSECONDS, TIMESTAMPS
 from jobs.reading.options.read_options import Edge, ReadOptions, parse_replica, parse_start
@@ -206,6 +206,7 @@ def _topics(topic: str | Sequence[str] | None, pattern: str | None) -> Topics:
 
 def _start(value: Offset) -> Edge:
     if isinstance(value, str):
+        _word(value)
         return parse_start(START_OFFSET, value, None)
     return _edge(START_OFFSET, value, EARLIEST)
 
@@ -231,8 +232,12 @@ def _numbers(value: Any) -> Any:
         return {
             key: _numbers(each) if isinstance(each, Mapping) else _word(each) for key, each in value.items()
         }
-    return value
+    return _word(value)
 
 
 def _word(value: Any) -> Any:
+    """Return the number of a word. Raises OffsetsInvalid for a negative number, Spark's code of a word."""
+    number = int(value) if isinstance(value, str) and INTEGER.fullmatch(value) else value
+    if isinstance(number, int) and number < 0:
+        raise OffsetsInvalid(f"offset {number} is negative: give 0 or more, 'earliest' or 'latest'")
     return _WORDS.get(value.lower(), value) if isinstance(value, str) else value

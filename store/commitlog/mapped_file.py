@@ -14,7 +14,7 @@ from typing import cast
 import numpy as np
 from numpy.typing import NDArray
 
-from store.disk.files import check_size, write_all, zero_data
+from store.disk.files import check_size, reserve, write_all, zero_data
 from store.message.buffers import Buffer
 
 HEAD_BYTES = 8  # size and magic of the first record of an append
@@ -41,7 +41,7 @@ def allocate_file(path: Path, size_bytes: int, scratch: Path) -> None:
     temporary = scratch / f"{path.parent.name}-{path.name}.new"
     descriptor = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o644)
     try:
-        os.posix_fallocate(descriptor, 0, size_bytes)
+        reserve(descriptor, size_bytes, path)
         os.fsync(descriptor)
     except OSError:
         temporary.unlink()

@@ -19,6 +19,7 @@ __all__ = [
     "explain",
     "explained",
     "replace_file",
+    "reserve",
     "settled_time_ns",
     "sync_directory",
     "sync_file_system",
@@ -70,6 +71,21 @@ def explained(what: str, path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise StoreError(f"{what}: {explain(error)}", error.filename or path) from error
+
+
+def reserve(descriptor: int, size_bytes: int, path: Path) -> None:
+    """Allocate the first bytes of a file on its disk. Raises OSError, with the size if the disk is full."""
+    try:
+        os.posix_fallocate(descriptor, 0, size_bytes)
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        disk = os.fstatvfs(descriptor)
+        text = (
+            f"{error.strerror or 'the disk is full'}: {path.name} needs {size_bytes:,} bytes, "
+            f"and {disk.f_bavail * disk.f_frsize:,} are free"
+        )
+        raise OSError(error.errno, text, str(path)) from error
 
 
 def write_all(descriptor: int, data: bytes | bytearray | memoryview, place: int) -> None:

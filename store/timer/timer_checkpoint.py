@@ -16,7 +16,7 @@ from pathlib import Path
 from struct import Struct
 from typing import Final, Self
 
-from store.disk.files import sync_directory
+from store.disk.files import reserve, sync_directory
 from store.store_errors import StoreError
 from store.timer.timer_unit import MS_PER_SECOND
 
@@ -111,7 +111,7 @@ class TimerCheckpoint:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
         try:
             if not existed:
-                os.posix_fallocate(descriptor, 0, CHECKPOINT_BYTES)
+                reserve(descriptor, CHECKPOINT_BYTES, path)
             os.pwrite(descriptor, self.encode(), 0)
             os.fdatasync(descriptor)
         finally:

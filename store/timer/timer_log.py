@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from store.commitlog.mapped_file import MappedFile, allocate_file, file_name
-from store.disk.files import sync_directory
+from store.disk.files import reserve, sync_directory
 from store.message.record import MAGIC_BLANK
 from store.store_errors import StoreError
 from store.timer.timer_unit import UNIT_BYTES, UNITS, TimerUnit, decode_unit, valid_count
@@ -58,7 +58,7 @@ class TimerLog:
                 self._files.append(MappedFile(path, base, self.file_bytes))
                 base += self.file_bytes
             for file in self._files[-1:]:
-                os.posix_fallocate(file.descriptor, 0, file.size_bytes)  # RocketMQ's file is sparse
+                reserve(file.descriptor, file.size_bytes, file.path)  # RocketMQ's file is sparse
         except BaseException:
             self.close()
             raise

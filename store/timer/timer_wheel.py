@@ -25,6 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from store.commitlog.mapped_file import MappedFile, allocate_file
+from store.disk.files import reserve
 from store.timer.timer_unit import NO_POSITION
 
 SLOTS: Final = 2 * 7 * 24 * 3600
@@ -58,7 +59,7 @@ class TimerWheel:
         if not path.exists():
             allocate_file(path, WHEEL_BYTES, path.parent)
         self._file = MappedFile(path, 0, WHEEL_BYTES)
-        os.posix_fallocate(self._file.descriptor, 0, WHEEL_BYTES)  # RocketMQ's file is sparse
+        reserve(self._file.descriptor, WHEEL_BYTES, path)  # RocketMQ's file is sparse
 
     def slot(self, second: int) -> Slot:
         """Return the slot of a second; an empty one if no unit was added for it."""

@@ -43,6 +43,13 @@ def test_options_are_parsed_and_invalid_ones_refused(capsys: pytest.CaptureFixtu
     with pytest.raises(SystemExit):
         parse_arguments([])
     assert "--store-root" in capsys.readouterr().err
+    for wrong in ("--brokers=-1", "--brokers=0", "--nameserver-port=-1", "--broker-port=65536"):
+        with pytest.raises(SystemExit):
+            parse_arguments(["--store-root", "s", wrong])
+        assert "is not a number from" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        parse_arguments(["--store-root", "s", "--brokers", "2", "--broker", "metrics_port=11911"])
+    assert "metrics_port=11911 is one port for 2 brokers" in capsys.readouterr().err
 
 
 def test_slave_of_another_cluster_registers_next_to_its_master(tmp_path: Path) -> None:

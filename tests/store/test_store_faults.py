@@ -48,7 +48,9 @@ def test_full_disk_refuses_appends_that_need_a_new_log_file(stores, draft, drain
         store.append(draft(b"x" * 3000))
     drain(store)
     disk.is_full = True
-    with pytest.raises(StoreError, match="No space left on device"):
+    with pytest.raises(
+        StoreError, match=r"No space left on device: \d{20} needs 8,192 bytes, and [\d,]+ are free"
+    ):
         store.append(draft(b"x" * 3000))
     store.append(draft(b"small"))  # this record still fits into the file
     assert len(read_all(store)) == 2

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import hmac
+import os
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -192,7 +193,11 @@ class MetricsEndpoint:
             )  # fmt: skip
         except OSError as error:
             if not is_default:
-                raise
+                raise OSError(
+                    error.errno,
+                    f"metrics_port {port} cannot be used on {settings.metrics_host}: "
+                    f"{os.strerror(error.errno or 0)}: choose another one, 0 for a free one, or -1 for none",
+                ) from error
             remedy = "set metrics_port to another port, or to -1"
             _log.warning("metrics_port_in_use", port=port, error=str(error), remedy=remedy)
         else:

@@ -31,7 +31,7 @@ PENDING = {
 """Counts of messages that wait in a broker, by column. A column is shown if a broker reports its count."""
 REPLICATION = ("role", "in_sync", "slave_lag")
 """Columns of replicated brokers: the role; of masters also the replicas in sync and the lag of slaves."""
-SPARED = ("code", "epoch", "process", "node", "loop_lag", "kind", *PENDING)
+SPARED = ("code", "epoch", "process", "node", "loop_lag", "kind", *PENDING, "up_s", "slave_lag", "in_sync")
 """Columns that are omitted on a narrow terminal, in this order."""
 
 

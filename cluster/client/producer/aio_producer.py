@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
 from cluster.client.config import KIB, Nameservers, ProducerConfig
-from cluster.client.producer.arguments import as_message, capturing, chooser
+from cluster.client.producer.arguments import as_message, capturing, chooser, delay_message
 from cluster.client.producer.producer_core import ProducerCore, open_producer, producer_config
 from cluster.client.producer.sender import Choose, Send
 from cluster.client.results import SendResult, TableReceipt
@@ -72,6 +73,9 @@ class Producer(AsyncFace[ProducerCore]):
         queue: MessageQueue | None = None,
         selector: MessageQueueSelector | None = None,
         argument: object = None,
+        delay_level: int = 0,
+        deliver_at: datetime | int | None = None,
+        deliver_after: timedelta | int | None = None,
         timeout_ms: int | None = None,
     ) -> SendResult:
         """Send one message and return the queue and offset at which it is stored.
@@ -91,6 +95,9 @@ class Producer(AsyncFace[ProducerCore]):
             queue: Queue of the message.
             selector: Function that chooses the queue; it gets `argument`.
             argument: Last argument of `selector`.
+            delay_level: Deliver the message after the delay of one of RocketMQ's levels, 1 to 18.
+            deliver_at: Deliver it at this time: a datetime with a time zone, or milliseconds since the epoch.
+            deliver_after: Deliver it after this time: a timedelta, or milliseconds.
             timeout_ms: Deadline of this send, instead of the configured one.
 
         Raises MessageRejected, TopicNotFound, SendFailed, DeadlineExceeded and other errors of
@@ -98,6 +105,8 @@ class Producer(AsyncFace[ProducerCore]):
         """
         core = self._opened()
         ready = as_message(message, body, tags, keys, properties)
+        if delay_level or deliver_at is not None or deliver_after is not None:
+            delay_message(ready, message, delay_level, deliver_at, deliver_after)
         choose = chooser(ready, sharding_key, queue, selector, argument)
         if len(ready.body) < COMPRESS_APART_BYTES:  # without another coroutine: the hot path
             return await core.send(core.prepare(ready, choose, timeout_ms))
@@ -147,6 +156,9 @@ class Producer(AsyncFace[ProducerCore]):
         queue: MessageQueue | None = None,
         selector: MessageQueueSelector | None = None,
         argument: object = None,
+        delay_level: int = 0,
+        deliver_at: datetime | int | None = None,
+        deliver_after: timedelta | int | None = None,
     ) -> None:
         """Send one message without waiting for a response. The arguments are those of `send`.
 
@@ -154,6 +166,8 @@ class Producer(AsyncFace[ProducerCore]):
         """
         core = self._opened()
         ready = as_message(message, body, tags, keys, properties)
+        if delay_level or deliver_at is not None or deliver_after is not None:
+            delay_message(ready, message, delay_level, deliver_at, deliver_after)
         choose = chooser(ready, sharding_key, queue, selector, argument)
         await core.sender.oneway(await self._prepared(core, ready, choose, None, is_oneway=True))
 

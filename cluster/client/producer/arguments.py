@@ -6,6 +6,7 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 from functools import wraps
 from inspect import signature
 from types import NoneType
@@ -70,6 +71,48 @@ def as_message(
         return Message(message, as_body(body), tags, keys, properties)
     except TypeError as error:
         raise ConfigInvalid(f"message to topic {message!r}: {error}") from error
+
+
+def delay_message(
+    message: Message,
+    given: object,
+    delay_level: int,
+    deliver_at: datetime | int | None,
+    deliver_after: timedelta | int | None,
+) -> None:
+    """Set the delay of a message that `as_message` has built from `given`.
+
+    Raises ConfigInvalid if `given` is a Message, or unless exactly one of the others is given and valid.
+    """
+    if isinstance(given, Message):
+        raise ConfigInvalid("give either a Message with its delay, or a topic with body and delay")
+    if (deliver_at is not None) + (deliver_after is not None) + (delay_level != 0) != 1:
+        raise ConfigInvalid("give only one of delay_level, deliver_at and deliver_after")
+    if deliver_at is not None:
+        message.deliver_at_ms = _time_ms(deliver_at)
+    elif deliver_after is not None:
+        message.delay_ms = _duration_ms(deliver_after)
+    elif type(delay_level) is not int or delay_level < 0:
+        raise ConfigInvalid(f"delay_level is {delay_level!r}: give 1 to 18, or 0 for no delay")
+    else:
+        message.delay_level = delay_level
+
+
+def _time_ms(time: object) -> int:
+    if isinstance(time, datetime) and time.tzinfo is not None:
+        return round(time.timestamp() * 1000)
+    if type(time) is int and time > 0:
+        return time
+    raise ConfigInvalid(
+        f"deliver_at is {time!r}: give a datetime with a time zone, or milliseconds since the epoch"
+    )
+
+
+def _duration_ms(duration: object) -> int:
+    ms = round(duration.total_seconds() * 1000) if isinstance(duration, timedelta) else duration
+    if type(ms) is int and ms > 0:
+        return ms
+    raise ConfigInvalid(f"deliver_after is {duration!r}: give a timedelta or milliseconds greater than 0")
 
 
 def as_body(body: object) -> bytes:

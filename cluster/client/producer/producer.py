@@ -7,13 +7,14 @@ import threading
 import weakref
 from collections.abc import Sequence
 from concurrent.futures import Future
+from datetime import datetime, timedelta
 from types import TracebackType
 from typing import TYPE_CHECKING, NamedTuple, Self
 
 from cluster.client.config import Nameservers, ProducerConfig
 from cluster.client.errors import ClientClosed
 from cluster.client.producer import aio_producer as aio
-from cluster.client.producer.arguments import as_message, chooser
+from cluster.client.producer.arguments import as_message, chooser, delay_message
 from cluster.client.producer.direct import DirectConnections
 from cluster.client.producer.producer_core import ProducerCore, producer_config
 from cluster.client.producer.sender import Send
@@ -50,8 +51,8 @@ class Producer(BlockingFace[aio.Producer]):
             futures = [producer.send_async("orders", body) for body in bodies]
             results = [future.result() for future in futures]
 
-            producer.send(Message("orders", b"a reminder", delay_level=5))  # in a minute
-            later = producer.send(Message("orders", b"a reminder", delay_ms=90_000))
+            producer.send("orders", b"a reminder", delay_level=5)  # in a minute
+            later = producer.send("orders", b"a reminder", deliver_after=timedelta(hours=2))
             producer.recall("orders", later.recall_handle)  # cancels it
 
     A child process made by fork may use the producer too: it opens new connections there.
@@ -127,10 +128,15 @@ class Producer(BlockingFace[aio.Producer]):
         queue: MessageQueue | None = None,
         selector: MessageQueueSelector | None = None,
         argument: object = None,
+        delay_level: int = 0,
+        deliver_at: datetime | int | None = None,
+        deliver_after: timedelta | int | None = None,
         timeout_ms: int | None = None,
     ) -> SendResult:
         opened = self._opened or self._open()
         ready = as_message(message, body, tags, keys, properties)
+        if delay_level or deliver_at is not None or deliver_after is not None:
+            delay_message(ready, message, delay_level, deliver_at, deliver_after)
         choose = chooser(ready, sharding_key, queue, selector, argument)
         return self._send(opened, opened.core.prepare(ready, choose, timeout_ms))
 
@@ -155,6 +161,9 @@ class Producer(BlockingFace[aio.Producer]):
         queue: MessageQueue | None = None,
         selector: MessageQueueSelector | None = None,
         argument: object = None,
+        delay_level: int = 0,
+        deliver_at: datetime | int | None = None,
+        deliver_after: timedelta | int | None = None,
         timeout_ms: int | None = None,
     ) -> Future[SendResult]:
         """Send one message as `send` does, but return a future of the result immediately.
@@ -164,6 +173,8 @@ class Producer(BlockingFace[aio.Producer]):
         """
         opened = self._opened or self._open()
         ready = as_message(message, body, tags, keys, properties)
+        if delay_level or deliver_at is not None or deliver_after is not None:
+            delay_message(ready, message, delay_level, deliver_at, deliver_after)
         choose = chooser(ready, sharding_key, queue, selector, argument)
         return self._start(opened, opened.core.prepare(ready, choose, timeout_ms))
 

@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 
 from cluster.cli.console import Output
-from cluster.cli.operations.status import COLUMNS, SPARED, formatted
+from cluster.cli.operations.status import COLUMNS, REPLICATION, SPARED, formatted
 from cluster.cli.tables import fitted, shown, span_of
 
 ACTORS = [
@@ -44,6 +44,20 @@ def test_narrow_table_omits_optional_columns() -> None:
     assert "┃" in printed(60)
     assert "┃" not in printed(40)  # too narrow for any table: one by one, and so with everything
     assert "9c495b40ec05" in printed(40)
+
+
+def test_replicas_of_a_raft_group_fit_80_columns_as_a_table() -> None:
+    roles = ["leader, term 17", "follower, term 17, 0 B behind, in sync", "follower, term 17, lag unknown"]
+    rows = [
+        formatted({**ACTORS[0], "actor": f"broker-a-{number}", "address": "192.168.100.100:10911"})
+        | {"role": role, "in_sync": 3, "slave_lag": None}
+        for number, role in enumerate(roles)
+    ]
+    out = StringIO()
+    Console(file=out, width=80).print(fitted((*COLUMNS, *REPLICATION), rows, 80, SPARED))
+    text = out.getvalue()
+    assert "┃" in text
+    assert all(part in text for part in ("broker-a-2", "192.168.100.100:10911", "leader, term 17", "in sync"))
 
 
 def test_table_title_reports_an_empty_table(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -45,6 +45,9 @@ def test_default_topology_is_found_from_any_directory(
     [
         ("flush=maybe", "--set flush=maybe: flush: 'maybe' is invalid: use 'sync' or 'async'"),
         ("nameservers.0.listen_port=99999", "[0].listen_port: 99999 is greater than the maximum 65535"),
+        ("brokers.1.flush=async", "brokers[1].flush: no such key here: it belongs to the top of"),
+        ("brokers.1.pull_max_bytes=9", "no such key here: it belongs to `settings` of an entry of `brokers`"),
+        ("name=x", "name: no such key here: it belongs to an entry of `brokers`"),
         ("brokers.1.lisen_port=3", "brokers[1].lisen_port: no such key; did you mean 'listen_port'?"),
         ("brokers.1.listen_port=10911", "[1].listen_port: 127.0.0.1:10911 is already used by brokers[0]"),
         ("nameservers.0.listen_port=10921", "127.0.0.1:10921 is already used by nameservers[0]"),

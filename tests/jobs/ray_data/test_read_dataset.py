@@ -6,6 +6,7 @@ import shutil
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -141,6 +142,13 @@ def test_invalid_options_are_refused_by_the_driver(orders: Orders) -> None:
         read_dataset(TOPIC, nameservers=nameservers, start_offset="yesterday")
     with pytest.raises(OffsetsInvalid, match="end_offset lists queues that do not exist: orders/broker-x/0"):
         read_dataset(TOPIC, nameservers=nameservers, end_offset={TOPIC: {"broker-x": {0: 1}}})
+    by_queue = {TOPIC: {"broker-a": {0: -1}}}
+    negative: list[tuple[str, Any]] = [
+        ("start_offset", -1), ("end_offset", -2), ("start_offset", "-1"), ("start_offset", by_queue),
+    ]  # fmt: skip
+    for option, offset in negative:
+        with pytest.raises(OffsetsInvalid, match="is negative: give 0 or more, 'earliest' or 'latest'"):
+            read_dataset(TOPIC, nameservers=nameservers, **{option: offset})
     with pytest.raises(OffsetsInvalid, match="start_offset 9 is greater than end_offset 3"):
         read_dataset(TOPIC, nameservers=nameservers, start_offset=9, end_offset=3)
     with pytest.raises(ClientError, match="unknown-topic"):

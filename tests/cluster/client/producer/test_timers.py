@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -68,6 +70,52 @@ def test_delay_and_delivery_time_of_a_message(timed: Cluster, clock: ClockAtRest
             clock.advance(elapsed_ms - (clock.wall_ms() - 1_700_000_000_000))
             rounds(timed)
             assert bodies(timed, topic) == expected
+
+
+def test_keywords_of_a_send_delay_it_in_all_variants(timed: Cluster, clock: ClockAtRest) -> None:
+    topic, now_ms = timed.topic(queues=1), clock.wall_ms()
+    at = datetime.fromtimestamp((now_ms + 2_001) / 1000, UTC)
+    delays: list[dict[str, Any]] = [
+        {"deliver_after": 1_500}, {"deliver_after": timedelta(seconds=1.5)}, {"deliver_at": now_ms + 2_001},
+        {"deliver_at": at}, {"delay_level": 1},
+    ]  # fmt: skip
+
+    async def send_async(number: int, delay: dict[str, Any]) -> None:
+        async with aio.Producer(timed.address) as producer:
+            await producer.send(topic, f"{number} aio send", **delay)
+            await producer.send_oneway(topic, f"{number} aio oneway", **delay)
+
+    with Producer(timed.address) as producer:
+        for number, delay in enumerate(delays):
+            producer.send(topic, f"{number} send", **delay)
+            producer.send_async(topic, f"{number} async", **delay).result()
+            producer.send_oneway(topic, f"{number} oneway", **delay)
+            asyncio.run(send_async(number, delay))
+        eventually(lambda: timed.brokers["a"].describe()["messages_in"] == 5 * len(delays))
+        assert bodies(timed, topic) == []
+        for elapsed_ms, due in ((1_500, 5 + 5 + 5), (2_001, 5 * len(delays))):
+            clock.advance(elapsed_ms - (clock.wall_ms() - now_ms))
+            eventually(lambda due=due: len(bodies(timed, topic)) == due)  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(
+    ("delay", "part"),
+    [
+        ({"delay_level": 1, "deliver_after": 5}, "give only one of"),
+        ({"delay_level": -1}, "delay_level is -1"),
+        ({"deliver_after": -5}, "deliver_after is -5"),
+        ({"deliver_after": timedelta(0)}, "deliver_after is"),
+        ({"deliver_at": datetime(2030, 1, 1)}, "with a time zone"),  # noqa: DTZ001 - a naive datetime
+        ({"deliver_at": -1}, "deliver_at is -1"),
+        ({"deliver_at": "tomorrow"}, "deliver_at is 'tomorrow'"),
+    ],
+)
+def test_invalid_delay_of_a_send_is_refused(delay: dict[str, Any], part: str) -> None:
+    with Producer("127.0.0.1:1") as producer:
+        with pytest.raises(ConfigInvalid, match=part):
+            producer.send("T", b"x", **delay)
+        with pytest.raises(ConfigInvalid, match="give either a Message with its delay"):
+            producer.send(Message("T", b"x"), **delay)
 
 
 def test_message_has_the_properties_of_rocketmqs_clients() -> None:
