@@ -433,7 +433,7 @@ class GrpcConnection(asyncio.BufferedProtocol):
         calls = [
             each
             for each in self._calls.values()
-            if each.waits_for_peer and (is_over or each.waits_since_ns <= stalled_ns)
+            if each.size_bytes and each.waits_for_peer and (is_over or each.waits_since_ns <= stalled_ns)
         ]
         if not calls or self._is_closing:
             return False
