@@ -98,7 +98,6 @@ OF_DRIVER = (
         DRIVER,
         "        except (StoreError, OSError) as error:\n            self._fail(str(error))\n",
         "        except (StoreError, OSError):\n            pass\n",
-        STORE,
     ),
     Mutation(
         "a truncation leaves the end of the log as it was",
@@ -151,6 +150,7 @@ OF_FILES = (
         TERM_FILE,
         '"firstMembers": encode_members(saved.first_members),',
         '"firstMembers": encode_members(Members()),',
+        "tests/actors/raft/test_files.py",
     ),
     Mutation(
         "the id of the group is not written",
@@ -185,14 +185,14 @@ OF_FILES = (
         OPENING,
         "log.state(bound)",
         "log.state(0)",
-        STORE,
+        "tests/actors/broker/replication/raft/test_opening.py",
     ),
     Mutation(
         "a replaced log is not removed at the start",
         OPENING,
         "renew_store(root, 0 if saved is None else saved.join_offset, settings.store.lock_timeout_ms)",
         "pass",
-        STORE,
+        "tests/actors/broker/replication/raft/test_renewal.py",
     ),
     Mutation(
         "derived files are kept after a repair",
@@ -203,10 +203,10 @@ OF_FILES = (
     ),
     Mutation(
         "an unfinished end of the log is kept",
-        OPENING,
-        "        log.remove_unfinished_tail()\n",
-        "",
-        STORE,
+        GROUP_LOG,
+        "if blank is not None:\n            self._store",
+        "if False:\n            self._store",
+        "tests/actors/broker/replication/test_group_log.py",
     ),
     Mutation(
         "a store that lost its term file gets a new one",
@@ -221,8 +221,9 @@ OF_LOG = (
     Mutation(
         "a fetch ends with a blank",
         GROUP_LOG,
-        '        return b"".join(pieces[:kept])\n',
-        '        return b"".join(pieces)\n',
+        "            return bytes(data[:size])\n",
+        "            end = [each.end for each in self.parts(offset, self.end)][:2][-1]\n"
+        "            return bytes(self._store.log_bytes(offset, end - offset))\n",
         STORE,
     ),
     Mutation(
@@ -230,22 +231,21 @@ OF_LOG = (
         GROUP_LOG,
         "return min(self._offset, positions.flushed)",
         "return self._offset",
-        STORE,
+        "tests/actors/broker/replication/test_group_log.py",
     ),
     Mutation(
         "a group record begins after the blank before it",
         GROUP_LOG,
         "yield GroupRecord(part.offset if blank is None else blank, body.term, body.members)",
         "yield GroupRecord(part.offset, body.term, body.members)",
-        STORE,
+        "tests/actors/broker/replication/test_group_log.py",
     ),
     Mutation(
         "a lost sector is taken for damage",
         GROUP_LOG,
         "if hole.position >= positions.confirmed and self._has_lost_sector(hole):",
         "if False:",
-        STORE,
-        equivalent="the replica catches up before it votes, as after other damage",
+        "tests/actors/broker/replication/test_group_log.py",
     ),
     Mutation(
         "a restart takes the whole log as confirmed",

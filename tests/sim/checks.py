@@ -130,7 +130,10 @@ class Checks:
     def on_accepted(self, replica: SimReplica, message: Any, arrival: Arrival, group_id: str) -> None:
         """Check a message that was processed: no stranger ends a leadership that is alive."""
         node = replica.node
-        if arrival.is_response or (type(message) is LeaderNotice and node.leader == message.sender):
+        is_of_leader = (
+            arrival.is_response or type(message) is LeaderNotice
+        ) and node.leader == message.sender
+        if is_of_leader or (arrival.is_response and type(message) is NotServed):
             replica.lease.on_received(message, replica.now)
         if type(message) is CampaignNow and message.term != arrival.term != node.term:
             raise Violation(f"{replica} stands in term {node.term} because of {message}")

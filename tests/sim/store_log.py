@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from actors.broker.broker_settings import RAFT, BrokerSettings
 from actors.broker.replication.raft.group_tables import GroupTables
 from actors.broker.replication.raft.opening import open_replica
-from actors.broker.replication.raft.renewal import must_begin_again
+from actors.broker.replication.raft.renewal import must_begin_again, require_rebuild
 from actors.raft.group_record import GROUP_TOPIC, decode_group_record
 from actors.raft.history import GroupRecord
 from actors.raft.members import Members
@@ -424,11 +424,13 @@ class StoreLog:
         return self._log.read_range(offset, end)
 
     def repair(self, offset: int, records: bytes) -> bool:
-        must_rebuild = self._log.repair(offset, records)
+        """Repair the damage, and derive all again, as a broker does after what its recovery has found."""
+        self._log.repair(offset, records)
+        require_rebuild(self.path)
         if self.damage is not None:
             self.damage = (offset + len(records), self.damage[1])
             self._clip_damage()
-        return must_rebuild
+        return True
 
     # ---- compare -------------------------------------------------------------------------------------------
 
