@@ -51,7 +51,7 @@ from actors.remoting.bodies.pops import (
     PopMessageHeader,
     popped_messages,
 )
-from actors.remoting.bodies.routes import MASTER_ID, PERM_READ
+from actors.remoting.bodies.routes import MASTER_ID, PERM_READ, PERM_WRITE
 from actors.remoting.client import RemotingClient
 from actors.remoting.codes import RequestCode, ResponseCode
 from actors.remoting.command import RemotingCommand
@@ -121,9 +121,10 @@ class Consumers:
         for data in topic.queue_datas:
             if data.broker_name in topic.masters and data.perm & PERM_READ:
                 broker = Broker(name=data.broker_name, id=MASTER_ID, endpoints=request.endpoints)
+                permission = Permission.READ_WRITE if data.perm & PERM_WRITE else Permission.READ
                 for queue_id in range(data.read_queue_nums) if is_fifo else (_ANY_QUEUE,):
                     queue = MessageQueue(
-                        topic=request.topic, id=queue_id, permission=Permission.READ, broker=broker
+                        topic=request.topic, id=queue_id, permission=permission, broker=broker
                     )
                     response.assignments.append(Assignment(message_queue=queue))
         if not response.assignments:

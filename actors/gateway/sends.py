@@ -226,8 +226,9 @@ def _check_type(topic: Topic, message: Message) -> None:
         accepted = ", ".join(map(MessageType.Name, topic.types)) or "all types"
         raise RpcFailed(
             Code.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE,
-            f"topic {topic.name} accepts {accepted}; the message is declared as "
-            f"{_type_name(declared)} and has the fields of {MessageType.Name(kind)}",
+            f"TopicMessageType validate failed, the expected type is {accepted}, but actual type is "
+            f"{MessageType.Name(kind)}: the message to topic {topic.name} is declared as "
+            f"{_type_name(declared)}",
         )
 
 
