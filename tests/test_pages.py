@@ -164,7 +164,8 @@ def reader(tmp_path: Path) -> Iterator[Reader]:
     (directory / "configs").symlink_to(REPO / "configs")
     process = subprocess.Popen(
         [sys.executable, "-m", "cluster.standalone", "--store-root", str(stores), "--nameserver-port", "0",
-         "--broker-port", "0"],
+         "--broker-port", "0", "--store", "commit_log_file_bytes=16777216", "--store", "index_slots=5000",
+         "--store", "index_entries=200000"],
         cwd=REPO, text=True, stdout=subprocess.PIPE,
     )  # fmt: skip
     try:
