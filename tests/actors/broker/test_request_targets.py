@@ -54,6 +54,6 @@ def test_rows_name_the_targets_of_headers_and_bodies(tmp_path: Path) -> None:
         for code, (context, targets) in expected.items():
             assert list(rows[code].targets(context)) == targets, code.name
         unguarded = sorted(row.code for row in rows.values() if row.targets.__name__ == "no_targets")
-        assert unguarded == [RequestCode.CHECK_CLIENT_CONFIG]
+        assert unguarded == [RequestCode.CHECK_CLIENT_CONFIG, RayMQRequestCode.PROVE_PEER]
 
     with_broker(story, settings_of(tmp_path))
