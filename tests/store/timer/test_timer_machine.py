@@ -209,9 +209,8 @@ class TimerMachine(RuleBasedStateMachine):
     def fail_power(self, log_survives: bool, wheel_survives: bool) -> None:
         """Lose what was not flushed: records, and any of the pages that were written since the last save."""
         self.files.close()
-        for record in self.log[self.flushed :]:
-            self.deleted -= {record.value} if record.kind == "delete" else set()
         del self.log[self.flushed :]
+        self.deleted &= {record.value for record in self.log if record.kind == "delete"}  # or its rolled copy
         for path in (self.root / "timerlog").glob("*"):
             if not log_survives:
                 path.write_bytes(self.pages.get(path, bytes(LOG_FILE_BYTES)))
