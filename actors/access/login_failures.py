@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import ipaddress
 from collections import Counter
+from collections.abc import Sequence
 from threading import Lock
 
 from actors.access.signatures import network_of
+from actors.bounds import AtLimit, Bound, Use
 from store.clock import NS_PER_MS, Clock
 
 OF_ADDRESS_MAX = 5
@@ -20,7 +22,7 @@ OF_ADDRESS_MAX = 5
 OF_USER_MAX = 20
 """Failed logins of one user from all addresses within WINDOW_MS, after which its logins are refused."""
 WINDOW_MS = 60_000
-ROWS_MAX = 1_000
+ROWS = Bound("failed_logins", 1_000, AtLimit.EVICT, "Users and addresses with failed logins within a minute.")
 
 Row = tuple[str, bytes]
 """A user, and the network of an address."""
@@ -57,6 +59,10 @@ class LoginFailures:
             if mark is None or not times:
                 self._times_ns.pop(row, None)
 
+    def bounds(self) -> Sequence[Use]:
+        """Return the uses of bounds."""
+        return (ROWS.use(self._times_ns.__len__),)
+
     def _begin(self, row: Row, address: str, *, is_known: bool) -> int:
         now_ns, (user, place) = self._clock.monotonic_ns(), row
         self._drop_old(now_ns)
@@ -71,7 +77,7 @@ class LoginFailures:
             if count >= limit:
                 text = f"{count} logins {what} have failed within a minute"
                 raise TooManyFailures(text)
-        if row not in self._times_ns and len(self._times_ns) >= ROWS_MAX:
+        if row not in self._times_ns and len(self._times_ns) >= ROWS.limit:
             # Not the oldest one: guesses of other users would clear the failures of the one that is meant.
             del self._times_ns[min(self._times_ns, key=lambda each: max(users[each[0]], networks[each[1]]))]
         self._times_ns.setdefault(row, []).append(now_ns)

@@ -157,12 +157,12 @@ def build_broker(
     _add_capabilities(parts, capabilities)
     past = _past_positions(settings, store, clock, rng)
     handle = HandleApi(loop.server, identity.host.packed, properties.next_uniq_key, access.steps, role, clock)
-    figures = _figures(parts, drain, capabilities)
+    figures, puller = _figures(parts, drain, capabilities), _puller(parts, past)
     replies = _replies(settings, clock, identity, client, groups, properties, requests)
     for rows in (
         _sending_rows(parts, rng, new_topics, capabilities, replies),
         *(each.rows for each in capabilities),
-        _reading_rows(parts, past),
+        _reading_rows(parts, puller),
         _group_rows(parts, past),
         _admin_rows(parts, capabilities),
         _broker_rows(parts, figures, restart, drain),
@@ -170,7 +170,7 @@ def build_broker(
         loop.requests.add_rows(rows)
     return Broker(
         identity, access, loop, tables, groups, client, [each.leave for each in capabilities if each.leave],
-        registration, role, drain, handle, figures, _metrics(parts, figures, requests, capabilities),
+        registration, role, drain, handle, figures, _metrics(parts, figures, (requests, puller), capabilities)
     )  # fmt: skip
 
 
@@ -234,17 +234,17 @@ def _figures(parts: BrokerParts, drain: BrokerDrain, capabilities: Sequence[Capa
 def _metrics(
     parts: BrokerParts,
     figures: Sequence[Figure],
-    requests: OutstandingRequests,
+    keepers: Sequence[Keeper],
     capabilities: Sequence[Capability],
 ) -> MetricsEndpoint:
     """Return the endpoint that serves the figures, and the bounds of what peers can fill."""
     server, groups = parts.loop.server, parts.groups
     own: tuple[Keeper, ...] = (
         server.hub, server.hub.account, parts.loop.held, parts.tables, groups.clients, groups.locks,
-        parts.popping, requests,
+        parts.popping, *keepers,
     )  # fmt: skip
-    keepers = (*own, *chain.from_iterable(each.keepers for each in capabilities))
-    return MetricsEndpoint(parts.settings, figures, parts.identity.labels, server.ports, keepers)
+    all_keepers = (*own, *chain.from_iterable(each.keepers for each in capabilities))
+    return MetricsEndpoint(parts.settings, figures, parts.identity.labels, server.ports, all_keepers)
 
 
 def _build_metadata(
@@ -372,14 +372,18 @@ def _past_positions(
     return PastPositions(store, history)
 
 
-def _reading_rows(parts: BrokerParts, past: PastPositions) -> Iterable[RequestRow]:
+def _puller(parts: BrokerParts, past: PastPositions) -> Puller:
     settings, loop, tables, clients = parts.settings, parts.loop, parts.tables, parts.groups.clients
-    store, reads = loop.store, loop.reads
-    queries = QueueQueries(settings, store, reads, tables.topics, parts.identity, parts.access.may_read)
-    replicas = ReplicaChoice(settings, store, tables.groups, lambda: parts.role.role)
-    puller = Puller(
-        settings, parts.reader, reads, QueueEnds(store), tables.offsets, clients, loop.held, replicas, past
+    ends = QueueEnds(loop.store)
+    replicas = ReplicaChoice(settings, loop.store, tables.groups, lambda: parts.role.role)
+    return Puller(
+        settings, parts.reader, loop.reads, ends, tables.offsets, clients, loop.held, replicas, past
     )
+
+
+def _reading_rows(parts: BrokerParts, puller: Puller) -> Iterable[RequestRow]:
+    settings, loop, topics = parts.settings, parts.loop, parts.tables.topics
+    queries = QueueQueries(settings, loop.store, loop.reads, topics, parts.identity, parts.access.may_read)
     return (*puller.rows(), *queries.rows())
 
 

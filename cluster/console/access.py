@@ -180,7 +180,8 @@ class Access:
         def of_one_user() -> int:
             return max(Counter(each.user for each in self._sessions.values()).values(), default=0)
 
-        return (SESSIONS.use(lambda: len(self._sessions)), SESSIONS_OF_USER.use(of_one_user))
+        sessions = SESSIONS.use(lambda: len(self._sessions))
+        return (sessions, SESSIONS_OF_USER.use(of_one_user), *self._failures.bounds())
 
     def _make_room(self, user: str) -> None:
         """End the oldest session of a user that has too many, or else of all users."""

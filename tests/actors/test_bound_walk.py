@@ -22,6 +22,8 @@ from tests.actors.broker.replication.raft.groups import Group
 from tests.actors.broker.replication.slaves import master_of
 
 ROOT = Path(__file__).parents[2]
+LATE = "tests/actors/broker/compat/test_late_subscriptions.py"
+LOGINS = "tests/actors/access/test_login_failures.py"
 GATEWAY = "tests/actors/gateway/test_gateway_bounds.py"
 GATEWAY_CLIENTS = "tests/actors/gateway/test_clients.py"
 GATEWAY_MEMORY = "tests/actors/gateway/test_grpc_memory.py"
@@ -51,6 +53,7 @@ TESTS = {
     "console_waiting_requests": (CONSOLE_HTTP, "test_requests_of_all_clients_are_bounded"),
     "descriptors": (PORTS, "test_ports_refuse_peers_instead_of_taking_the_descriptors_of_files"),
     "failed_addresses": (SIGNATURES, "test_addresses_with_failures_are_bounded"),
+    "failed_logins": (LOGINS, "test_full_table_forgets_no_repeated_failures"),
     "forwarded_bytes": (FORWARDING, "test_requests_that_wait_for_a_leader_are_bounded"),
     "gateway_groups": (GATEWAY, "test_settings_of_the_group_fetched_first_are_dropped"),
     "gateway_renewals": (GATEWAY, "test_oldest_renewal_ends_over_the_limit"),
@@ -61,6 +64,7 @@ TESTS = {
     "ha_connections": (HA, "test_slaves_over_the_limit_are_refused"),
     "held_pulls": (HELD, "test_one_request_too_many_is_refused_with_the_limit"),
     "kv_entries": (TABLES, "test_nameserver_bounds_brokers_topics_and_kv_config"),
+    "late_pulls": (LATE, "test_pulls_over_the_waiting_limit_are_refused"),
     "memberships": (TABLES, "test_members_of_one_connection_are_bounded"),
     "metrics_connections": (METRICS, "test_silent_connections_give_their_place_to_requests"),
     "metrics_pages": (METRICS, "test_page_that_is_not_read_gives_its_place_to_others"),

@@ -21,10 +21,11 @@ do not evaluate SQL92 expressions, so a pull with that type is refused until the
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
+from actors.bounds import AtLimit, Bound, Use
 from actors.broker.group.clients import Clients, Subscription
 from actors.broker.group.subscriptions import (
     TAG_TYPE,
@@ -42,8 +43,7 @@ from store.reading.message_filter import MATCH_ALL, MessageFilter
 
 WAIT_MS = 300
 """Wait time of a pull: enough for a client that sends heartbeats to a hundred brokers one after the other."""
-WAITING_MAX = 1024
-"""Limit of pulls that wait for a heartbeat; the broker refuses more."""
+WAITING = Bound("late_pulls", 1024, AtLimit.REFUSE, "Pulls that wait for a heartbeat.")
 
 _REFUSED_MAX = 1024
 """Limit of refused subscriptions that the broker remembers for one connection."""
@@ -91,13 +91,17 @@ class LateSubscriptions:
             self._wait(context, refusal)
             return None
 
+    def bounds(self) -> Sequence[Use]:
+        """Return the uses of bounds."""
+        return (WAITING.use(lambda: self._count),)
+
     def _compile(self, context: RequestContext, subscription: Subscription) -> Steps:
         yield from compile_in_steps(subscription.expression, subscription.expression_type)
         self._pull(context)
         return None
 
     def _wait(self, context: RequestContext, refusal: NotSubscribed) -> None:
-        if self._count >= WAITING_MAX:
+        if self._count >= WAITING.limit:
             self._remember_refused(context, refusal)
             raise refusal
         timer = asyncio.get_running_loop().call_later(WAIT_MS / 1000, self._refuse, context)

@@ -10,9 +10,10 @@ response contains slices of the memory-mapped CommitLog; only small messages are
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
+from actors.bounds import Use
 from actors.broker.broker_settings import BrokerSettings
 from actors.broker.compat.late_subscriptions import LateSubscriptions
 from actors.broker.group.clients import Clients
@@ -148,6 +149,10 @@ class Puller:
         self._held = held
         self._replicas = replicas
         self._past = past
+
+    def bounds(self) -> Sequence[Use]:
+        """Return the uses of bounds."""
+        return self._subscriptions.bounds()
 
     def rows(self) -> Iterable[RequestRow]:
         """Return the entries of the request table that this class handles."""

@@ -7,7 +7,7 @@ import pytest
 from actors.access.login_failures import (
     OF_ADDRESS_MAX,
     OF_USER_MAX,
-    ROWS_MAX,
+    ROWS,
     WINDOW_MS,
     LoginFailures,
     TooManyFailures,
@@ -75,7 +75,9 @@ def test_user_is_guessed_from_many_addresses_only_so_often(
 def test_full_table_forgets_no_repeated_failures(failures: LoginFailures) -> None:
     assert fail(failures, "alice", "192.0.2.7", 9) == OF_ADDRESS_MAX
     assert sum(fail(failures, "root", f"198.51.100.{number}") for number in range(99)) == OF_USER_MAX
-    for number in range(ROWS_MAX + 9):
+    for number in range(ROWS.limit + 9):
         assert fail(failures, f"user-{number}", f"10.0.{number // 250}.{number % 250}") == 1
+    (use,) = failures.bounds()
+    assert use.read() == ROWS.limit
     assert fail(failures, "alice", "192.0.2.7") == 0
     assert fail(failures, "root", "192.0.2.9") == 0

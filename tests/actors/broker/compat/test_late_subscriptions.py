@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -144,7 +145,7 @@ def test_pull_of_an_unsubscribed_topic_stays_refused(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("long_wait")
 def test_pulls_over_the_waiting_limit_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(late_subscriptions, "WAITING_MAX", 1)
+    monkeypatch.setattr(late_subscriptions, "WAITING", replace(late_subscriptions.WAITING, limit=1))
 
     async def story(peer: Peer) -> None:
         await send_a_and_b(peer)
