@@ -7,6 +7,7 @@ import os
 import random
 from collections.abc import Callable, Mapping
 from functools import partial
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -125,11 +126,12 @@ def test_power_loss_never_brings_back_a_truncated_tail(stores, draft, drain, mon
     drain(store)
     disk = PowerLossDisk(store.root, _WorstCase(), monkeypatch)
     images: list[Path] = []
+    numbers = count()  # other threads sync too
     for name in ("fsync", "fdatasync"):
 
         def cut_after(descriptor: int, sync: Callable[[int], None]) -> None:
             sync(descriptor)
-            images.append(disk.cut(store.root.with_name(f"cut-{len(images)}")))
+            images.append(disk.cut(store.root.with_name(f"cut-{next(numbers)}")))
 
         monkeypatch.setattr(os, name, partial(cut_after, sync=getattr(os, name)))
     store.truncate_to(cut, discard_confirmed=True)
