@@ -63,22 +63,24 @@ class ReadEpoch:
     It is that of one replica: what was read from others since is not known to be in its epoch.
     """
 
-    __slots__ = ("_address", "id")
+    __slots__ = ("address", "id")
 
-    def __init__(self) -> None:
-        self._address = ""
-        self.id = ""
+    def __init__(self, address: str = "", epoch_id: str = "") -> None:
+        """Create the object; by default the epoch is unknown."""
+        self.address = address
+        """The address of the replica that was read last; empty if it is unknown."""
+        self.id = epoch_id
         """The id of the epoch; empty if it is unknown."""
 
     def at(self, address: str) -> str:
         """Return the id of the epoch if the queue was read last from this address, else an empty text."""
-        return self.id if address == self._address else ""
+        return self.id if address == self.address else ""
 
     def read(self, address: str, history: str | None) -> None:
         """Record a response from an address, with the id that it names."""
-        if history is not None or address != self._address:
+        if history is not None or address != self.address:
             self.id = history or ""
-        self._address = address
+        self.address = address
 
 
 class FetchSink(Protocol):
@@ -190,11 +192,13 @@ class Fetcher:
         share_bytes: Callable[[], int],
         sink: FetchSink,
         consumed: Callable[[], int] | None = None,
+        epoch: ReadEpoch | None = None,
     ) -> None:
         """Create the fetcher.
 
         `share_bytes()` returns how many bytes of the queue may be fetched but not consumed. `consumed()`
         returns up to where the queue is consumed, if the sink drops other messages when it is moved back.
+        `epoch` is that of the offset, if it was saved with it.
         """
         self.queue = queue
         self.offset = offset
@@ -207,7 +211,7 @@ class Fetcher:
         self._share_bytes = share_bytes
         self._sink = sink
         self._consumed = consumed
-        self.epoch = ReadEpoch()
+        self.epoch = epoch or ReadEpoch()
         """The epoch of the log that the offset belongs to."""
         self._buffered_bytes = 0
         self._room = asyncio.Event()

@@ -5,7 +5,11 @@ resume at the offsets of a Python consumer with the same client id, and vice ver
 backup of the previous `offsets.json`.
 
     ~/.rocketmq_offsets/<ip>@<instance name>/<group>/offsets.json
-    {"offsetTable":{{"brokerName":"broker-a","queueId":0,"topic":"T"}:17}}
+    {"offsetTable":{{"brokerName":"broker-a","queueId":0,"topic":"T"}:17},
+     "raymqEpochs":[["T","broker-a",0,"10.0.0.1:10911","198c2f5e1a0-9f3b22c1"]]}
+
+`raymqEpochs`, which RocketMQ ignores, has the replica and the epoch of its log in which the messages before
+an offset were read (`ReadEpoch`). So a consumer notices a log that went back while it was stopped.
 
 The instance name is DEFAULT if `instance_name` is empty, as in RocketMQ. The file `lock` in the directory
 prevents two running consumers from using the same offsets.
@@ -36,6 +40,10 @@ from store.store_errors import StoreError
 _log = get_logger(__name__)
 
 DEFAULT_INSTANCE = "DEFAULT"
+EPOCHS = "raymqEpochs"
+
+Epoch = tuple[str, str]
+"""The address of a replica, and the id of an epoch of its log."""
 
 
 def offset_folder(config: PushConfig) -> Path:
@@ -59,6 +67,9 @@ class OffsetStore(Protocol):
 
     async def commit_best_effort(self, offsets: Mapping[MessageQueue, Commit]) -> Committed:
         """Commit `offsets` without retries: the next periodic commit repeats a failed one."""
+
+    def epoch(self, queue: MessageQueue) -> tuple[str, str]:
+        """Return the replica that `queue` was read from and the epoch of its log; empty if unknown."""
 
     def close(self) -> None:
         """Release the lock of the offset file, if the store uses one."""
@@ -97,7 +108,7 @@ class LocalOffsets:
         self._file = JsonConfigFile(folder / "offsets.json", folder / "offsets.json.tmp")
         self._lock = _lock_folder(folder)
         try:
-            self._offsets = self._file.read(_parse) or {}
+            self._offsets, self._epochs = self._file.read(_parse) or ({}, {})
         except StoreError as error:
             os.close(self._lock)
             raise DataDamaged(f"local offsets: {error}") from error
@@ -127,7 +138,7 @@ class LocalOffsets:
                 offset = await self._first(queue, consume_from, generation)
                 # Save the offset before the first message is consumed. Otherwise a consumer that restarts
                 # before its first commit would skip the messages sent in between.
-                await self._save({queue: offset})
+                await self._save({queue: offset}, {})
             except (ClientError, OSError) as error:
                 if not retry_refusals and not getattr(error, "retriable", False):
                     raise
@@ -146,28 +157,37 @@ class LocalOffsets:
     async def commit_best_effort(self, offsets: Mapping[MessageQueue, Commit]) -> Committed:
         """Save `offsets` to the file. If writing fails, log the error and return all brokers as failed."""
         try:
-            await self._save({queue: commit.offset for queue, commit in offsets.items()})
+            await self._save(
+                {queue: commit.offset for queue, commit in offsets.items()},
+                {queue: (commit.address, commit.history) for queue, commit in offsets.items()},
+            )
         except OSError as error:
             _log.warning("local_offsets_save_failed", path=str(self._file.path), error=str(error))
             failure = ClientError(f"{self._file.path}: {error}")
             return Committed([], {queue.broker_name: failure for queue in offsets})
         return Committed([], {})
 
-    async def _save(self, offsets: Mapping[MessageQueue, int]) -> None:
+    async def _save(self, offsets: Mapping[MessageQueue, int], epochs: Mapping[MessageQueue, Epoch]) -> None:
         async with self._saving:
-            changed = {**self._offsets, **offsets}
-            if changed == self._offsets:
+            changed, read = {**self._offsets, **offsets}, {**self._epochs, **epochs}
+            if (changed, read) == (self._offsets, self._epochs):
                 return
-            text = encode_json({"offsetTable": queue_table(dict(sorted(changed.items())))})
+            table = queue_table(dict(sorted(changed.items())))
+            rows = [[*queue, *epoch] for queue, epoch in sorted(read.items()) if all(epoch)]
+            text = encode_json({"offsetTable": table, EPOCHS: rows})
             await asyncio.to_thread(self._file.save_text, text)
-            self._offsets = changed
+            self._offsets, self._epochs = changed, read
+
+    def epoch(self, queue: MessageQueue) -> tuple[str, str]:
+        """Return the replica that `queue` was read from and the epoch of its log; empty if unknown."""
+        return self._epochs.get(queue, ("", ""))
 
     def close(self) -> None:
         """Release the lock, so that another consumer can use the file."""
         os.close(self._lock)
 
 
-def _parse(content: dict[str, Any]) -> dict[MessageQueue, int]:
+def _parse(content: dict[str, Any]) -> tuple[dict[MessageQueue, int], dict[MessageQueue, Epoch]]:
     table = content.get("offsetTable")
     if not isinstance(table, dict):
         raise ValueError("the key offsetTable is missing or is not an object")  # noqa: TRY004 -- the file is damaged, not the call
@@ -180,7 +200,14 @@ def _parse(content: dict[str, Any]) -> dict[MessageQueue, int]:
         if type(offset) is not int or offset < 0:
             raise ValueError(f"the offset of {queue} is {offset!r}: it must be a non-negative integer")
         offsets[queue] = offset
-    return offsets
+    try:
+        epochs = {
+            MessageQueue(str(topic), str(broker_name), int(queue_id)): (str(address), str(epoch_id))
+            for topic, broker_name, queue_id, address, epoch_id in content.get(EPOCHS, ())
+        }
+    except (TypeError, ValueError):
+        epochs = {}  # the offsets are valid without them
+    return offsets, epochs
 
 
 def _lock_folder(folder: Path) -> int:

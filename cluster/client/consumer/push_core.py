@@ -264,10 +264,13 @@ class PushCore:
 
     async def _commit(self, works: Sequence[QueueWork]) -> None:
         works = [work for work in works if work.may_commit]
-        moved = [work for work in works if work.process_queue.commit_offset != work.committed]
+        # A file keeps the epochs, too; it is only written if anything has changed.
+        is_local = self._config.is_broadcasting
+        moved = [work for work in works if is_local or work.process_queue.commit_offset != work.committed]
         commits = {
-            work.queue: Commit(work.process_queue.commit_offset, work.generation, work.fetcher.epoch.id)
+            work.queue: Commit(work.process_queue.commit_offset, work.generation, epoch.id, epoch.address)
             for work in moved
+            for epoch in (work.fetcher.epoch,)
         }
         outcome = await self._offsets.commit_best_effort(commits)
         for work in moved:

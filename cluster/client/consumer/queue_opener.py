@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 
 from actors.remoting.bodies.groups import AssignedQueue
 from cluster.client.config import PushConfig
-from cluster.client.consumer.fetcher import Fetcher, FetchSink, Puller
+from cluster.client.consumer.fetcher import Fetcher, FetchSink, Puller, ReadEpoch
 from cluster.client.consumer.local_offsets import OffsetStore
 from cluster.client.consumer.ordered_work import OrderedQueueWork
 from cluster.client.consumer.process_queue import ProcessQueue
@@ -135,6 +135,7 @@ class QueueOpener:
             lambda: config.fetch_bytes,
             self._sink,
             lambda: work.process_queue.commit_offset,
+            ReadEpoch(*self._offsets.epoch(queue)),
         )
         parts = (queue, assigned.generation, ProcessQueue(offset), Limits.of(config, 1), fetcher)
         if not config.ordered:

@@ -35,12 +35,14 @@ CONSUME_TIMESTAMP_AGO_MS = 30 * 60_000  # default of RocketMQ's consumeTimestamp
 class Commit(NamedTuple):
     """Offset of the next message to consume, and the generation of the assignment (0: no generation).
 
-    `history` is the epoch of the log in which the messages were read (`ReadEpoch`).
+    `history` is the epoch of the log in which the messages were read (`ReadEpoch`), and `address` the replica
+    that it is of.
     """
 
     offset: int
     generation: int
     history: str = ""
+    address: str = ""
 
 
 class Committed(NamedTuple):
@@ -214,6 +216,10 @@ class OffsetClient:
                 self._unconfirmed_brokers.add(broker_name)
                 _log.warning("commit_failed", group=self._group, broker=broker_name, error=str(error))
         return outcome
+
+    def epoch(self, queue: MessageQueue) -> tuple[str, str]:
+        """Return no epoch: the broker that keeps an offset goes back with it."""
+        return "", ""
 
     def close(self) -> None:
         """Do nothing. The brokers keep the offsets."""

@@ -15,6 +15,7 @@ from tests.eventually import eventually
 
 COPIED, LOST, NEW = range(4), range(4, 8), range(8, 14)
 KINDS = ("push", "ordered", "broadcasting")
+STOPPED = "stopped-broadcasting"
 
 
 class Restored:
@@ -57,11 +58,14 @@ class Restored:
 def test_consumers_skip_nothing_after_their_store_was_restored(
     clusters: Callable[..., Cluster], tmp_path: Path
 ) -> None:
-    """The restored store gets more messages than were lost before the consumers connect again."""
+    """The restored store gets more messages than were lost before the consumers connect again.
+
+    A consumer that keeps its offsets in a file is stopped meanwhile.
+    """
     cluster = clusters(brokers=1)
     topic = cluster.topic(queues=1)
     broker = Restored(cluster, tmp_path / "0", topic)
-    received: dict[str, list[int]] = {kind: [] for kind in (*KINDS, "pull", "arrow")}
+    received: dict[str, list[int]] = {kind: [] for kind in (*KINDS, STOPPED, "pull", "arrow")}
 
     def listener(kind: str) -> Callable[[list[MessageExt]], None]:
         return lambda messages: received[kind].extend(int(each.body) for each in messages)
@@ -69,11 +73,16 @@ def test_consumers_skip_nothing_after_their_store_was_restored(
     def config(kind: str) -> PushConfig:
         return PushConfig(
             nameservers=cluster.address, group=kind, consume_from="earliest", ordered=kind == "ordered",
-            message_model="broadcasting" if kind == "broadcasting" else "clustering",
+            message_model="broadcasting" if kind.endswith("broadcasting") else "clustering",
             local_offset_dir=str(tmp_path / "offsets"),
         )  # fmt: skip
 
-    pushing = [PushConsumer(listener=listener(kind), config=config(kind)) for kind in KINDS]
+    def opened(kind: str) -> PushConsumer:
+        consumer = PushConsumer(listener=listener(kind), config=config(kind))
+        consumer.subscribe(topic)
+        return consumer
+
+    pushing, stopped = [opened(kind) for kind in KINDS], opened(STOPPED)
     pull, arrow = (
         PullConsumer(config=ConsumerConfig(nameservers=cluster.address, group=kind))
         for kind in ("pull", "arrow")
@@ -87,7 +96,8 @@ def test_consumers_skip_nothing_after_their_store_was_restored(
     with ExitStack() as stack:
         for consumer in (*pushing, pull, arrow):
             stack.enter_context(consumer)
-            consumer.subscribe(topic)
+        pull.subscribe(topic)
+        arrow.subscribe(topic)
         broker.send(COPIED)
         broker.keep()
         cluster.start_broker("a")
@@ -96,9 +106,11 @@ def test_consumers_skip_nothing_after_their_store_was_restored(
         cluster.start_broker("a")
         eventually(lambda: all_have(LOST), "the messages that are lost later")
         cluster.stop_broker("a")
+        stopped.close()
         broker.restore()
         cluster.start_broker("a")
         broker.send(NEW)
+        stack.enter_context(opened(STOPPED))
         cluster.start_broker("a")
         eventually(lambda: all_have(NEW), "the new messages")
     assert all(each.count(number) == 1 for each in received.values() for number in NEW)
