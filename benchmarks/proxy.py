@@ -103,9 +103,10 @@ class RocketMQWithProxy(Deployment):
 class RayMQWithGateway(Deployment):
     """The standalone cluster, and a gateway in a process of its own."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, *, has_tls: bool = False) -> None:
         """Choose the ports; nothing is started."""
         self._root = root
+        self._options = ["tls"] if has_tls else []
         self._raymq = RayMQ(root)
         self._port = free_port()
         self._gateway: Program | None = None
@@ -140,7 +141,7 @@ class RayMQWithGateway(Deployment):
         """Start the cluster and the gateway."""
         self._raymq.start()
         module = "tests.faults.gateway_process"
-        command = [sys.executable, "-m", module, self.nameserver_address, str(self._port)]
+        command = [sys.executable, "-m", module, self.nameserver_address, str(self._port), *self._options]
         self._gateway = Program(command, self._root / "gateway.log", cwd=REPO)
         self._gateway.wait_for(str(self._port), LIMIT_S)
         return self

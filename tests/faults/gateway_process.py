@@ -1,8 +1,8 @@
 """Gateway process that tests kill and restart on the same port.
 
-    python -m tests.faults.gateway_process NAMESERVER PORT
+    python -m tests.faults.gateway_process NAMESERVER PORT [tls]
 
-It prints its port, and serves until SIGTERM.
+It prints its port, and serves until SIGTERM; with `tls`, clients with and without TLS use the port.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Literal
 
 import uvloop
 
@@ -45,11 +46,14 @@ class GatewayProcess:
         self._process.stdout.close()
 
 
-async def serve(nameserver: str, port: int) -> None:
+async def serve(nameserver: str, port: int, *, has_tls: bool) -> None:
     """Serve until SIGTERM."""
     stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
-    settings = GatewaySettings(nameservers=[nameserver], listen_port=port, route_cache_ms=500)
+    tls: Literal["permissive", "disabled"] = "permissive" if has_tls else "disabled"
+    settings = GatewaySettings(
+        nameservers=[nameserver], listen_port=port, route_cache_ms=500, tls=tls, tls_self_signed=True
+    )
     gateway = GatewayService(settings, SystemClock())
     await gateway.start()
     sys.stdout.write(f"{gateway.server.port}\n")
@@ -59,4 +63,4 @@ async def serve(nameserver: str, port: int) -> None:
 
 
 if __name__ == "__main__":
-    uvloop.run(serve(sys.argv[1], int(sys.argv[2])))
+    uvloop.run(serve(sys.argv[1], int(sys.argv[2]), has_tls="tls" in sys.argv[3:]))
