@@ -15,13 +15,14 @@ import org.apache.rocketmq.acl.common.AclClientRPCHook;
 import org.apache.rocketmq.acl.common.SessionCredentials;
 import org.apache.rocketmq.remoting.RPCHook;
 import org.apache.rocketmq.srvutil.ServerUtil;
+import org.apache.rocketmq.tools.admin.DefaultMQAdminExt;
 import org.apache.rocketmq.tools.command.MQAdminStartup;
 import org.apache.rocketmq.tools.command.SubCommand;
 
 /**
  * Runs many mqadmin commands of RocketMQ concurrently in one JVM, because each takes three seconds to shut its client down.
  * A line on stdin is a number and the arguments, separated by tabs. The response is "@number " and everything that the
- * command printed, in Base64.
+ * command printed, in Base64. `deleteTopicOfAll TOPIC CLUSTER` calls the method deleteTopic.
  */
 public final class Mqadmin {
     /** Output of the command that runs in the thread; other threads print nothing. */
@@ -66,11 +67,27 @@ public final class Mqadmin {
     }
 
     private static void run(String name, String[] arguments) throws Exception {
+        if (name.equals("deleteTopicOfAll")) {
+            deleteTopicOfAll(arguments[0], arguments[1]);
+            return;
+        }
         SubCommand command = Commands.find(name);
         Options options = command.buildCommandlineOptions(ServerUtil.buildCommandlineOptions(new Options()));
         CommandLine line = ServerUtil.parseCmdLine("mqadmin " + name, arguments, options, new DefaultParser());
         synchronized (command) { // a command keeps its client in a field
             command.execute(line, options, signing());
+        }
+    }
+
+    /** No command, but a method of its API, which sends to the slaves, too. */
+    private static void deleteTopicOfAll(String topic, String cluster) throws Exception {
+        DefaultMQAdminExt admin = new DefaultMQAdminExt(signing());
+        admin.setInstanceName(topic);
+        admin.start();
+        try {
+            admin.deleteTopic(topic, cluster);
+        } finally {
+            admin.shutdown();
         }
     }
 
