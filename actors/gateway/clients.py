@@ -60,6 +60,7 @@ _log = get_logger(__name__)
 MAX_ATTEMPTS: Final = 3
 INITIAL_BACKOFF_MS: Final = 10
 MAX_BACKOFF_MS: Final = 1000
+LITE_TOPIC_CHARS: Final = 64
 SETTINGS_BYTES_MAX: Final = 256 * 1024
 """Size of one client's settings."""
 KEPT: Final = Bound(
@@ -255,7 +256,11 @@ def _completed(settings: Settings) -> Settings:
     them its next call shows one.
     """
     if settings.HasField("subscription"):
-        return consumer_settings(settings, UNKNOWN_GROUP)
+        completed = consumer_settings(settings, UNKNOWN_GROUP)
+        # Java's LitePushConsumer says that 0 is exceeded, and makes no call that would show the reason.
+        completed.subscription.lite_subscription_quota = ITEMS_MAX
+        completed.subscription.max_lite_topic_size = LITE_TOPIC_CHARS
+        return completed
     merged = Settings()
     merged.CopyFrom(settings)
     merged.backoff_policy.CopyFrom(

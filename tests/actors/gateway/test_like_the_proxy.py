@@ -208,6 +208,9 @@ def test_refused_client_gets_a_status_with_complete_settings(
         answer = await telemetry(client, settings)
         assert (answer.status.code, bool(answer.status.message)) == (code, True)
         assert answer.settings.backoff_policy.WhichOneof("strategy") is not None
+        if settings.HasField("subscription"):
+            assert answer.settings.subscription.lite_subscription_quota > 0
+            assert answer.settings.subscription.max_lite_topic_size > 0
         assert "client_refused" in caplog.text
         assert Code.Name(code) in caplog.text
 

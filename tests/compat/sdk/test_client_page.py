@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from tests.actors.gateway.gateways import GrpcClient, with_gateway
-from tests.compat.build import BuildFailed, JavaNotFound, NodeNotFound, jars_of, java_program, node_modules_of
-from tests.compat.sdk.test_grpc_sdks import JAVA_SDK, PROGRAMS, Command, output_of, started
+from tests.compat.build import BuildFailed, JavaNotFound, NodeNotFound, java_program, node_modules_of
+from tests.compat.sdk.test_grpc_sdks import PROGRAMS, Command, java_jars, output_of, started
 
 pytestmark = pytest.mark.extended
 
@@ -32,8 +32,7 @@ def in_java(folder: Path, package: str) -> Command:
     group, artifact, version = package.split(":")
     assert f"<version>{version}</version>" in pom.read_text(), package
     assert (group, artifact) == ("org.apache.rocketmq", "rocketmq-client-java")
-    jars = jars_of(pom, (JAVA_SDK,)) / JAVA_SDK
-    return [str(java_program("java")), "-cp", f"{jars}/*", str(folder / "SendFirst.java")], {}
+    return [str(java_program("java")), "-cp", java_jars(), str(folder / "SendFirst.java")], {}
 
 
 def in_node(folder: Path, package: str) -> Command:

@@ -34,6 +34,8 @@ from tests.eventually import LIMIT_S, eventually_async
 
 PROGRAMS = Path(__file__).parent
 JAVA_SDK = "sdk-5.0.8"
+LITE_JAVA_SDK = "sdk-5.2.0"
+"""It has LitePushConsumer."""
 TOPICS = {"Fifo": "FIFO", "Delay": "DELAY", "Transaction": "TRANSACTION"}
 Command = tuple[list[str], dict[str, str]]
 """Arguments, and further environment variables."""
@@ -41,9 +43,13 @@ RECEIVED = {"simple": 20, "push": 20, "fifo": 20, "tag": 10, "sql": 10}
 BROKER = {"transaction_check_interval_ms": "500", "transaction_timeout_ms": "1000"}
 
 
+def java_jars(sdk: str = JAVA_SDK) -> str:
+    """Return the class path of a release of the SDK."""
+    return f"{jars_of(PROGRAMS / 'java' / 'pom.xml', (JAVA_SDK, LITE_JAVA_SDK)) / sdk}/*"
+
+
 def java(operation: str, gateway: str, user: str, key: str, *more: str) -> Command:
-    jars = jars_of(PROGRAMS / "java" / "pom.xml", (JAVA_SDK,))
-    options = ["-Xmx512m", "-XX:TieredStopAtLevel=1", "-cp", f"{jars / JAVA_SDK}/*", *more]
+    options = ["-Xmx512m", "-XX:TieredStopAtLevel=1", "-cp", java_jars(), *more]
     program = str(PROGRAMS / "java" / "Sdk.java")
     return [
         str(java_program("java")), *options, program, operation, gateway, user, key,
@@ -266,3 +272,22 @@ def test_java_sdk_accepts_a_self_signed_certificate(tmp_path: Path) -> None:
             await gateway.stop()
 
     with_gateway(tmp_path, story, BROKER)
+
+
+@pytest.mark.extended
+@pytest.mark.parametrize(
+    ("operation", "reason"),
+    [
+        ("lite", "does not have the method /apache.rocketmq.v2.MessagingService/SyncLiteSubscription"),
+        ("filter", "the tag expression has 40,000 characters, over the limit of 32,767"),
+    ],
+)
+def test_java_sdk_shows_why_a_client_is_refused(tmp_path: Path, operation: str, reason: str) -> None:
+    async def story(client: GrpcClient) -> None:
+        program = [str(PROGRAMS / "java" / "Refused.java"), operation, client.cluster.gateway_address]
+        command = [str(java_program("java")), "-cp", java_jars(LITE_JAVA_SDK), *program]
+        output = await output_of(await started((command, {}), tmp_path))
+        [shown] = [line for line in output.splitlines() if line.startswith("REFUSED ")] or [output]
+        assert reason in shown
+
+    with_gateway(tmp_path, story)
