@@ -162,7 +162,7 @@ def build_broker(
     for rows in (
         _sending_rows(parts, rng, new_topics, capabilities, replies),
         *(each.rows for each in capabilities),
-        _reading_rows(parts, puller),
+        _reading_rows(parts, puller, past),
         _group_rows(parts, past),
         _admin_rows(parts, capabilities),
         _broker_rows(parts, figures, restart, drain),
@@ -381,9 +381,9 @@ def _puller(parts: BrokerParts, past: PastPositions) -> Puller:
     )
 
 
-def _reading_rows(parts: BrokerParts, puller: Puller) -> Iterable[RequestRow]:
-    settings, loop, topics = parts.settings, parts.loop, parts.tables.topics
-    queries = QueueQueries(settings, loop.store, loop.reads, topics, parts.identity, parts.access.may_read)
+def _reading_rows(parts: BrokerParts, puller: Puller, past: PastPositions) -> Iterable[RequestRow]:
+    settings, loop, topics, may_read = parts.settings, parts.loop, parts.tables.topics, parts.access.may_read
+    queries = QueueQueries(settings, loop.store, loop.reads, topics, parts.identity, may_read, past)
     return (*puller.rows(), *queries.rows())
 
 

@@ -225,7 +225,8 @@ class SplitsBody:
 
     A reader maps the files under `store_root` if its machine has the same `machine_id` and that store has the
     same `store_id`. `node_ip` is the Ray node on which a reader can do that; it is empty outside of Ray. The
-    file sizes convert an offset to a file and a position in it.
+    file sizes convert an offset to a file and a position in it. `history` is the id of the present epoch of
+    the log (PULL_RECORDS); empty if the broker has none.
     """
 
     broker_name: str
@@ -238,6 +239,7 @@ class SplitsBody:
     consume_queue_file_units: int
     confirmed: int
     queues: Sequence[QueueRange]
+    history: str = ""
 
     def encode(self) -> bytes:
         """Return the response body as JSON."""
@@ -253,6 +255,7 @@ class SplitsBody:
                 "consumeQueueFileUnits": self.consume_queue_file_units,
                 "confirmed": self.confirmed,
                 "queues": [[queue.queue_id, queue.min_offset, queue.max_offset] for queue in self.queues],
+                "history": self.history,
             }
         )
 
@@ -271,4 +274,5 @@ class SplitsBody:
             fields["consumeQueueFileUnits"],
             fields["confirmed"],
             [QueueRange(*row) for row in fields["queues"]],
+            fields.get("history", ""),
         )

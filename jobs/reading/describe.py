@@ -36,6 +36,7 @@ def states_of(admin: Admin, *topics: str, replica: Replica = "master") -> list[Q
                 body.consume_queue_file_units,
                 body.node_ip,
                 body.machine_id,
+                body.history,
             )
             for each in body.queues:
                 queue = MessageQueue(topic, body.broker_name, each.queue_id)

@@ -17,18 +17,12 @@ from actors.remoting.raymq_requests import PULL_RECORDS_BYTES_MAX
 from cluster.client.message_selector import ALL_MESSAGES, MessageSelector
 from jobs.reading.chunk import Chunk, LostRange, Numbers, lost_ranges, make_chunks
 from jobs.reading.connection import Connection, response_error
+from jobs.reading.log_epochs import PULL_CODES, READER_GROUP, lost_past, valid_offset
 from jobs.reading.selection import select_records
 from jobs.reading.splits import Split
 from store.kernels.memory import U8
 from store.kernels.records_to_columns import find_records
 from store.message.record import QUEUE_OFFSET
-
-READER_GROUP = "RAYMQ_BULK_READER"
-"""Consumer group name in the pull requests of bulk reads. RocketMQ's protocol requires a group in every pull;
-offsets are never committed for this one.
-"""
-
-_GONE = (ResponseCode.PULL_OFFSET_MOVED, ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_RETRY_IMMEDIATELY)
 
 
 class FetchedSplit:
@@ -40,6 +34,7 @@ class FetchedSplit:
         self._split = split
         self._columns = tuple(columns)
         self._selector = selector
+        self._end, self._history = split.end, split.location.history
         self._connection = Connection(split.location.address)
         self._requested: tuple[int, int] | None = None
 
@@ -48,7 +43,11 @@ class FetchedSplit:
 
         Raises FetchFailed.
         """
-        response = self._response(offset)
+        response = self._checked_response(offset)
+        if response is None:
+            lost = LostRange(offset, self._split.end, lost_past(self._split.queue.broker_name, self._end))
+            yield Chunk(None, self._split.end, [lost])
+            return
         if response.code != ResponseCode.SUCCESS:
             yield self._lost_chunk(response, offset)
             return
@@ -60,10 +59,10 @@ class FetchedSplit:
             # A record is damaged: `make_chunks` reports it.
             offsets = np.arange(offset, offset + len(positions))
         # The broker skips messages that it cannot read, so the last ones may be after the end of the split.
-        offsets = offsets[offsets < self._split.end]
+        offsets = offsets[offsets < self._end]
         positions, sizes = positions[: len(offsets)], sizes[: len(offsets)]
-        following = int(offsets[-1]) + 1 if len(offsets) else self._split.end
-        if following < self._split.end:
+        following = int(offsets[-1]) + 1 if len(offsets) else self._end
+        if following < self._end:
             self._request(following)
         rows = select_records(data.data, positions, sizes, self._selector)
         queue, columns = self._split.queue, self._columns
@@ -86,8 +85,9 @@ class FetchedSplit:
             queue.queue_id,
             offset,
             consumer_group=READER_GROUP,
-            max_messages=self._split.end - offset,
+            max_messages=self._end - offset,
             max_bytes=PULL_RECORDS_BYTES_MAX,
+            history=self._history or None,
         )
         self._requested = offset, self._connection.send(RayMQRequestCode.PULL_RECORDS, header.to_ext())
 
@@ -99,16 +99,28 @@ class FetchedSplit:
         self._requested = None
         return self._connection.receive(opaque)
 
+    def _checked_response(self, offset: int) -> RemotingCommand | None:
+        """Return the response to a pull, or None if the log of the broker went back to before `offset`."""
+        if offset >= self._end:
+            return None
+        response = self._response(offset)
+        if "history" not in response.ext:
+            return response
+        # The broker has another epoch than that in which the split was planned.
+        self._end = valid_offset(self._connection, self._split.queue, self._end, self._history)
+        self._history = ""
+        return self._response(offset) if offset < self._end else None
+
     def _lost_chunk(self, response: RemotingCommand, offset: int) -> Chunk:
         """Convert a response that reports offsets as missing to a chunk without messages.
 
         The lost offsets begin at `offset`. Raises FetchFailed for any other error response.
         """
-        if response.code not in _GONE:
+        if response.code not in PULL_CODES:
             raise response_error(self._connection.address, response)
         header = PullRecordsResponse.from_ext(response.ext)
         following = header.next_begin_offset
-        end = min(following, self._split.end) if following > offset else self._split.end
+        end = min(following, self._end) if following > offset else self._end
         existing = f"[{header.min_offset}, {header.max_offset})"
         reason = f"broker {self._connection.address} has only offsets {existing} of this queue"
         return Chunk(None, end, [LostRange(offset, end, reason)])

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from weakref import WeakKeyDictionary
 
 from cluster.client import Admin
 from cluster.client.config import Nameservers
 from jobs.job_errors import CommitRefused, OffsetsInvalid
+from jobs.reading.describe import states_of
+from jobs.reading.log_epochs import Epochs, gone_back, lost_past
 from jobs.reading.splits import QueueState
 from jobs.reading.starting_offsets import EARLIEST, Offsets
 from store.message.message_queue import MessageQueue
@@ -27,12 +29,14 @@ class GroupRead:
         group: The consumer group.
         ends: The offset at which the read ended (exclusive), of each queue that it advanced in.
         committed: True if the read skipped messages of uncommitted write jobs.
+        epochs: The epoch of the log of each queue when the read was planned.
     """
 
     nameservers: Nameservers | None
     group: str
     ends: Mapping[MessageQueue, int]
     committed: bool
+    epochs: Epochs = field(default_factory=dict)
 
 
 _reads: WeakKeyDictionary[object, GroupRead] = WeakKeyDictionary()
@@ -77,8 +81,9 @@ def commit_read(result: object) -> dict[MessageQueue, int]:
         The committed offset of each queue in which the read advanced.
 
     Raises:
-        CommitRefused: The read did not start at the offsets of a group, used committed=True, or the group has
-            live members, which commit offsets themselves.
+        CommitRefused: The read did not start at the offsets of a group, used committed=True, the group has
+            live members, which commit offsets themselves, or the log of a broker went back since the read.
+        FetchFailed: A broker that has restarted since the read did not respond.
         ClientError: A broker cannot be reached or refused the commit; some queues may be committed.
     """
     read = _reads.get(result)
@@ -94,6 +99,7 @@ def commit_read(result: object) -> dict[MessageQueue, int]:
         )
     with Admin(read.nameservers) as admin:
         _check_members(admin, read.group)
+        _check_logs(admin, read)
         return _commit(admin, read)
 
 
@@ -105,6 +111,14 @@ def _check_members(admin: Admin, group: str) -> None:
             f"group {group} has {len(members)} live members ({shown}), which commit offsets themselves: stop"
             " them and commit again, or use a group of its own for the read"
         )
+
+
+def _check_logs(admin: Admin, read: GroupRead) -> None:
+    topics = {queue.topic for queue in read.ends}
+    states = [each for each in states_of(admin, *topics) if each.queue in read.ends]
+    for queue, end in gone_back(states, read.ends, read.epochs).items():
+        reason = lost_past(queue.broker_name, end)
+        raise CommitRefused(f"{queue} was read up to offset {read.ends[queue]}, but {reason}: read again")
 
 
 def _commit(admin: Admin, read: GroupRead) -> dict[MessageQueue, int]:

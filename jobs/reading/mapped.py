@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from actors.broker.loop.log_history import stored_epoch
 from cluster.client.message_selector import ALL_MESSAGES, MessageSelector
 from jobs.reading.chunk import Chunk, LostRange, Numbers, lost_ranges, make_chunks
 from jobs.reading.selection import UNIT, select_records, select_units
@@ -34,7 +35,7 @@ def is_local(location: StoreLocation) -> bool:
     """Return True if the store is on this machine and its files are visible to this process.
 
     That is the case if the broker's machine id is this machine's id, and the path exists and contains a store
-    with the same store id.
+    with the same store id. In another epoch of its log only the broker knows whether the log went back.
     """
     if location.machine_id not in ("", machine_id()):
         return False
@@ -42,7 +43,9 @@ def is_local(location: StoreLocation) -> bool:
         name = read_name(Path(location.store_root))
     except (OSError, StoreError):
         return False
-    return name is not None and name.store_id == location.store_id
+    if name is None or name.store_id != location.store_id:
+        return False
+    return not location.history or location.history == stored_epoch(Path(location.store_root))
 
 
 @dataclass(frozen=True)

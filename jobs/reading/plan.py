@@ -10,6 +10,7 @@ from jobs.job_errors import DataLoss
 from jobs.reading.committed import CommittedRanges, committed_ranges
 from jobs.reading.describe import states_of
 from jobs.reading.group_offsets import GroupRead, group_offsets, remember_read
+from jobs.reading.log_epochs import Epochs, epochs_after
 from jobs.reading.options.read_options import ReadOptions
 from jobs.reading.reader import SplitsReader
 from jobs.reading.row_filters import PERMISSIVE, DecodableRows, RowFilter
@@ -29,12 +30,14 @@ class ReadPlan:
         ranges: The offset range of each queue that has messages to read.
         ends: The end (exclusive) of the read in each queue in which it advances.
         committed: The committed offsets for a committed read, else None.
+        epochs: The epoch of the log of each queue.
     """
 
     options: ReadOptions
     ranges: Sequence[Split]
     ends: Mapping[MessageQueue, int] = field(default_factory=dict)
     committed: CommittedRanges | None = None
+    epochs: Epochs = field(default_factory=dict)
 
     @property
     def message_count(self) -> int:
@@ -45,7 +48,9 @@ class ReadPlan:
         """Let `commit_read` commit the end of this read for `result`, if it starts at a group's offsets."""
         options = self.options
         if options.starting.group:
-            read = GroupRead(options.nameservers, options.starting.group, self.ends, options.committed)
+            read = GroupRead(
+                options.nameservers, options.starting.group, self.ends, options.committed, self.epochs
+            )
             remember_read(result, read)
 
     def reader(self, splits: Sequence[Split]) -> SplitsReader:
@@ -87,7 +92,7 @@ def plan_read(options: ReadOptions) -> ReadPlan:
         raise DataLoss(missing)
     for each in missing:
         get_logger(__name__).warning("offset_range_missing", range=str(each))
-    return ReadPlan(options, ranges, _ends(states, starting, ending), committed)
+    return ReadPlan(options, ranges, _ends(states, starting, ending), committed, epochs_after(states, {}))
 
 
 def find_start(admin: Admin, options: ReadOptions, states: Sequence[QueueState]) -> Offsets:

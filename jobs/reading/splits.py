@@ -27,6 +27,7 @@ class StoreLocation:
         consume_queue_file_units: Number of units of a ConsumeQueue file.
         node_ip: The Ray node of the broker, on which readers of the store should run. Empty outside of Ray.
         machine_id: The id of the broker's machine; empty if it is unknown.
+        history: The id of the epoch of the broker's log; empty if the broker names none.
     """
 
     address: str
@@ -36,6 +37,7 @@ class StoreLocation:
     consume_queue_file_units: int
     node_ip: str = ""
     machine_id: str = ""
+    history: str = ""
 
 
 @dataclass(frozen=True)

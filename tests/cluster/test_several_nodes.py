@@ -31,7 +31,7 @@ from cluster.topology.topology import Topology
 from cluster.topology.topology_file import TopologyError, load_topology
 from cluster.views.replicas import ReplicaRole
 from jobs import read_dataset
-from jobs.reading.fetched import READER_GROUP
+from jobs.reading.log_epochs import READER_GROUP
 from store.ownership.machine import MACHINE_ENV
 from tests.cluster.conftest import COMMIT_LOG_FILE_BYTES, REPO, RayMQ
 from tests.cluster.ray_helpers import ensure_up

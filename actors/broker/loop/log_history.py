@@ -117,6 +117,12 @@ class PastPositions:
         return min(offset, end)
 
 
+def stored_epoch(root: Path) -> str:
+    """Return the id of the last epoch of the store at `root`; empty if it is unknown."""
+    epochs = _read(root / HISTORY_FILE)
+    return epochs[-1].id if epochs else ""
+
+
 def _began_ms(epoch_id: str) -> int:
     return int(epoch_id.partition("-")[0], 16)
 

@@ -7,6 +7,7 @@ from functools import partial
 
 from actors.broker.broker_settings import BrokerSettings
 from actors.broker.identity import BrokerIdentity
+from actors.broker.loop.log_history import PastPositions
 from actors.broker.loop.reads import SEARCH_ATTEMPTS, Reads, stored_record
 from actors.broker.metadata.topics import Topics
 from actors.remoting.codes import RayMQRequestCode, RequestCode, ResponseCode
@@ -45,6 +46,7 @@ class QueueQueries:
         topics: Topics,
         identity: BrokerIdentity,
         may_read: TopicCheck,
+        past: PastPositions,
     ) -> None:
         """Create the handler. Bulk readers connect to `address`, the broker's `host:port`."""
         self._settings = settings
@@ -53,6 +55,7 @@ class QueueQueries:
         self._topics = topics
         self._identity = identity
         self._may_read = may_read
+        self._past = past
 
     def rows(self) -> Iterable[RequestRow]:
         """Return the entries of the request table that this class handles."""
@@ -205,6 +208,7 @@ class QueueQueries:
             self._settings.store.consume_queue_file_bytes // UNIT_BYTES,
             store.positions.confirmed,
             queues,
+            self._past.current,
         )
 
     def _range(self, topic: str, queue_id: int) -> QueueRange:

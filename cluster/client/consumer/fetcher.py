@@ -14,6 +14,7 @@ from actors.remoting.headers import PullRecordsHeader, PullRecordsResponse
 from cluster.client.config import ConsumerConfig
 from cluster.client.errors import ClientError, refused
 from cluster.client.message_selector import MessageSelector
+from cluster.client.read_epoch import ReadEpoch
 from cluster.client.transport.backoff import Backoff
 from cluster.client.transport.instance import ClientInstance
 from cluster.client.transport.plain_requests import PLAIN_LATE_MS, count_records, plain_pull
@@ -55,32 +56,6 @@ class Chunk:
     def queue(self) -> MessageQueue:
         """Return the queue of the records."""
         return self.fetcher.queue
-
-
-class ReadEpoch:
-    """The epoch of a broker's log in which a queue was read last (PULL_RECORDS, `history`).
-
-    It is that of one replica: what was read from others since is not known to be in its epoch.
-    """
-
-    __slots__ = ("address", "id")
-
-    def __init__(self, address: str = "", epoch_id: str = "") -> None:
-        """Create the object; by default the epoch is unknown."""
-        self.address = address
-        """The address of the replica that was read last; empty if it is unknown."""
-        self.id = epoch_id
-        """The id of the epoch; empty if it is unknown."""
-
-    def at(self, address: str) -> str:
-        """Return the id of the epoch if the queue was read last from this address, else an empty text."""
-        return self.id if address == self.address else ""
-
-    def read(self, address: str, history: str | None) -> None:
-        """Record a response from an address, with the id that it names."""
-        if history is not None or address != self.address:
-            self.id = history or ""
-        self.address = address
 
 
 class FetchSink(Protocol):

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 
 from actors.remoting.bodies.groups import AssignedQueue
 from cluster.client.config import PushConfig
-from cluster.client.consumer.fetcher import Fetcher, FetchSink, Puller, ReadEpoch
+from cluster.client.consumer.fetcher import Fetcher, FetchSink, Puller
 from cluster.client.consumer.local_offsets import OffsetStore
 from cluster.client.consumer.ordered_work import OrderedQueueWork
 from cluster.client.consumer.process_queue import ProcessQueue
@@ -21,6 +21,7 @@ from cluster.client.consumer.queue_work import Limits, QueueWork, Task
 from cluster.client.group.group_session import GroupSession
 from cluster.client.message_selector import ALL_MESSAGES
 from cluster.client.namespaces import Namespace
+from cluster.client.read_epoch import ReadEpoch
 from cluster.client.transport.instance import ClientInstance
 from store.message.message_queue import MessageQueue
 from store.message.validate import RETRY_TOPIC_PREFIX

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from jobs.job_errors import DataLoss, MissingRange, OptionInvalid
+from jobs.reading.log_epochs import lost_past
 from jobs.reading.splits import QueueState, Split, cut_splits
 from jobs.reading.starting_offsets import Offsets, resolve
 from store.message.message_queue import MessageQueue
 
 Positions = Mapping[MessageQueue, int]
 """The next offset to read of each queue."""
+
+
+EMPTY: Positions = MappingProxyType({})
 
 
 @dataclass(frozen=True)
@@ -73,19 +78,28 @@ def initial_positions(
 
 
 def existing_positions(
-    states: Iterable[QueueState], positions: Positions, *, fail_on_data_loss: bool
+    states: Iterable[QueueState],
+    positions: Positions,
+    *,
+    fail_on_data_loss: bool,
+    past_ends: Positions = EMPTY,
 ) -> tuple[dict[MessageQueue, int], list[MissingRange]]:
     """Return `positions` adjusted to the offsets that exist, and the offset ranges that are missing.
 
     A queue without a position is new, and is read from its first offset. A queue that is not in `states`
     keeps its position, because its broker may be restarting. A position after the end of its queue is moved
-    to the end, so that no message is read twice.
+    to the end, so that no message is read twice. A queue in `past_ends` is read from there on: its log went
+    back to before its position.
 
     Raises `DataLoss` if ranges are missing and `fail_on_data_loss` is True.
     """
     found, missing = dict(positions), []
     for state in states:
         position = positions.get(state.queue, state.min_offset)
+        if state.queue in past_ends:
+            end = past_ends[state.queue]
+            missing.append(MissingRange(*state.queue, end, position, lost_past(state.queue.broker_name, end)))
+            position = end
         if position < state.min_offset:
             reason = f"before the first offset, {state.min_offset}"
             missing.append(MissingRange(*state.queue, position, state.min_offset, reason))

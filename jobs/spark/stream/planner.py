@@ -15,12 +15,27 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from cluster.client import ClientError
+from cluster.client.read_epoch import ReadEpoch
+from jobs.job_errors import FetchFailed
+from jobs.reading.log_epochs import Epochs, epochs_after
 from jobs.reading.splits import QueueState
 from jobs.reading.starting_offsets import Offsets
 from jobs.spark.stream.manifest_directory import StreamManifestDirectory
-from jobs.spark.stream.plan import Limits, Positions, existing_positions, initial_positions, next_batch
+from jobs.spark.stream.plan import (
+    EMPTY,
+    Limits,
+    Positions,
+    existing_positions,
+    initial_positions,
+    next_batch,
+)
 from jobs.spark.stream.stream_errors import CheckpointMismatch
-from jobs.spark.stream.stream_manifest import encode_batch, encode_fault, positions_after
+from jobs.spark.stream.stream_manifest import (
+    encode_batch,
+    encode_fault,
+    epochs_after_batch,
+    positions_after,
+)
 from store.logs import get_logger
 from store.message.message_queue import MessageQueue
 
@@ -32,6 +47,9 @@ class Queues(Protocol):
 
     def states(self) -> list[QueueState]:
         """Return the current offsets of the queues. Raises ClientError."""
+
+    def past_ends(self, states: Sequence[QueueState], positions: Positions, epochs: Epochs) -> Positions:
+        """Return the queues whose log went back, as `gone_back` does. Raises FetchFailed."""
 
     def starting(self, states: Sequence[QueueState]) -> Offsets:
         """Return the offsets at which a new query starts. Raises ClientError and OffsetsInvalid."""
@@ -88,6 +106,7 @@ class Planner:
         self._changed = threading.Condition()
         self._is_stopped = False
         self._positions: Positions = {}
+        self._epochs: Epochs = {}
         self._written = self._committed = -1
         self._is_limited = False
 
@@ -96,9 +115,9 @@ class Planner:
         limits = replace(self._options.limits, max_offsets=None) if in_one_batch else self._options.limits
         with self._faults_end_query():
             self._load()
-            states = self._states()
-            while self._write_next(states, limits):
-                pass
+            states, past_ends = self._states()
+            while self._write_next(states, past_ends, limits):
+                past_ends = EMPTY
         self._queues.close()
 
     def start(self) -> None:
@@ -141,7 +160,7 @@ class Planner:
         except Exception as error:  # noqa: BLE001 - reported as the error of the query
             if self._is_running():
                 remedy = ""
-                if isinstance(error, ClientError):
+                if isinstance(error, ClientError | FetchFailed):
                     remedy = (
                         f". Check topic {self._options.topic} and its brokers, then start the query again: it"
                         " resumes after its last batch"
@@ -152,7 +171,7 @@ class Planner:
         try:
             with self._faults_end_query():
                 while self._wait_for_turn():
-                    if not self._write_next(self._states(), self._options.limits):
+                    if not self._write_next(*self._states(), self._options.limits):
                         self._pause(self._options.poll_interval_s)
         finally:
             self._queues.close()
@@ -184,7 +203,7 @@ class Planner:
         self._committed = self._written
         source = self._directory.source()
         if source is None:
-            self._positions = self._start_positions()
+            self._choose_start()
             self._directory.write_source(
                 {
                     "version": 1,
@@ -192,6 +211,7 @@ class Planner:
                     "cluster": self._options.cluster,
                     "queryId": self._query_id,
                     "positions": self._directory.queue_positions(dict(self._positions)),
+                    "epochs": [[*queue, each.address, each.id] for queue, each in self._epochs.items()],
                 }
             )
             return
@@ -200,46 +220,58 @@ class Planner:
                 f"{self._directory.manifests} belongs to query {source['queryId']}, not to query"
                 f" {self._query_id}: give each query its own checkpointLocation"
             )
-        started = {MessageQueue(*queue): position for *queue, position in source["positions"]}
-        self._positions = positions_after(rows) if rows else started
+        if rows:
+            self._positions, self._epochs = positions_after(rows), epochs_after_batch(rows)
+        else:
+            self._positions = {MessageQueue(*queue): position for *queue, position in source["positions"]}
+            started = source.get("epochs", ())  # a checkpoint of an earlier version has none
+            self._epochs = {MessageQueue(*row[:3]): ReadEpoch(*row[3:]) for row in started}
 
-    def _start_positions(self) -> Positions:
-        states = self._states()
+    def _choose_start(self) -> None:
+        states, _ = self._states()
         positions, missing = initial_positions(
             states, self._queues.starting(states), fail_on_data_loss=self._options.fail_on_data_loss
         )
         for each in missing:
             _log.warning("offset_range_missing", range=str(each))
-        return positions
+        self._positions, self._epochs = positions, epochs_after(states, {})
 
-    def _states(self) -> list[QueueState]:
-        """Return the current offsets of the queues. Raises ClientError if all retries failed."""
+    def _states(self) -> tuple[list[QueueState], Positions]:
+        """Return the current offsets of the queues, and where logs end that went back.
+
+        Raises ClientError or FetchFailed if all retries failed.
+        """
         failures = 0
         while True:
             try:
-                return self._queues.states()
-            except ClientError as error:
+                states = self._queues.states()
+                return states, self._queues.past_ends(states, self._positions, self._epochs)
+            except (ClientError, FetchFailed) as error:
                 failures += 1
                 if failures > self._options.retries or self._is_stopped:
                     raise
                 _log.warning("stream_offsets_failed", topic=self._options.topic, error=str(error))
                 self._pause(self._options.retry_interval_s)
 
-    def _write_next(self, states: Sequence[QueueState], limits: Limits) -> bool:
+    def _write_next(self, states: Sequence[QueueState], past_ends: Positions, limits: Limits) -> bool:
         """Write the next manifest and return True, or return False if there is nothing to write.
 
         A manifest without messages is written if missing offsets are skipped, to record the new positions.
         """
         positions, missing = existing_positions(
-            states, self._positions, fail_on_data_loss=self._options.fail_on_data_loss
+            states,
+            self._positions,
+            fail_on_data_loss=self._options.fail_on_data_loss,
+            past_ends=past_ends,
         )
         for each in missing:
             _log.warning("offset_range_missing", range=str(each))
         number = self._written + 1
         batch = next_batch(states, positions, limits, number)
         self._positions, self._is_limited = batch.positions, batch.is_limited
+        self._epochs = epochs_after(states, self._epochs)
         if (not batch.splits and not missing) or not self._is_running():
             return False
-        self._directory.write(number, encode_batch(number, self._query_id, batch))
+        self._directory.write(number, encode_batch(number, self._query_id, batch, self._epochs))
         self._written = number
         return True

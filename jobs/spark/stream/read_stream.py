@@ -14,6 +14,7 @@ from cluster.client import Admin
 from cluster.client.config import ClientConfig
 from jobs.option_values import as_path, literal
 from jobs.reading.describe import states_of
+from jobs.reading.log_epochs import Epochs, gone_back
 from jobs.reading.options.read_options import ReadOptions
 from jobs.reading.plan import find_start, reader_of
 from jobs.reading.schema import spark_schema
@@ -23,7 +24,7 @@ from jobs.spark.bodies.body_columns import BodyColumns, parse_body_columns
 from jobs.spark.keywords import StreamKeywords, check_keywords, stream_options
 from jobs.spark.stream.listener import listener_of
 from jobs.spark.stream.manifest_directory import StreamManifestDirectory
-from jobs.spark.stream.plan import Limits
+from jobs.spark.stream.plan import Limits, Positions
 from jobs.spark.stream.planner import Planner, PlanOptions
 from jobs.spark.stream.reader import StreamManifestReader
 from jobs.spark.stream.stream_errors import CheckpointMismatch
@@ -56,7 +57,7 @@ def read_stream(
     `maxOffsetsPerTrigger`: maximum number of messages of a batch, distributed over the queues in proportion
     to their available messages (default: no limit).
     `minPartitions`: number of partitions of a batch (default: Spark's parallelism).
-    `failOnDataLoss`: fail if messages were deleted before they were read; if False, log and skip them.
+    `failOnDataLoss`: fail if messages were deleted before they were read, or lost after; if False, skip them.
     `topics`, `topicPattern`, `nameservers`, `startingTimestamp`, `startingOffsetsByTimestamp`,
     `startingOffsetsByTimestampStrategy`, `columns`, `tags`, `sql`, `schema`, `format`, `mode`, `avroSchema`,
     `mapFiles`: as in `read_queue`. `replica`: only "master".
@@ -131,6 +132,10 @@ class TopicQueues:
     def states(self) -> list[QueueState]:
         """Return the current offsets of the queues. Raises ClientError."""
         return states_of(self._admin, *self._options.topics.find(self._admin))
+
+    def past_ends(self, states: Sequence[QueueState], positions: Positions, epochs: Epochs) -> Positions:
+        """Return the queues whose log went back, as `gone_back` does. Raises FetchFailed."""
+        return gone_back(states, positions, epochs)
 
     def starting(self, states: Sequence[QueueState]) -> Offsets:
         """Return the offsets at which a new query starts. Raises ClientError and OffsetsInvalid."""

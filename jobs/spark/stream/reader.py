@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import pyarrow as pa
 from pyspark import TaskContext
@@ -69,10 +70,15 @@ class StreamManifestReader:
             yield from batches
 
     def _relocated(self, split: Split, error: FetchFailed) -> Split:
-        """Return `split` with the current location of its queue. Raises `error` if that is unknown."""
+        """Return `split` with the current location of its queue. Raises `error` if that is unknown.
+
+        Its range remains one of the epoch in which it was planned, unless another replica is read.
+        """
         try:
             states = describe_topic(self._nameservers, split.queue.topic)
         except ClientError:
             raise error from None
         location = next((each.location for each in states if each.queue == split.queue), split.location)
+        if location.address == split.location.address:
+            location = replace(location, history=split.location.history)
         return Split(split.queue, split.begin, split.end, location)

@@ -11,6 +11,8 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from cluster.client.read_epoch import ReadEpoch
+from jobs.reading.log_epochs import Epochs
 from jobs.reading.splits import Split, StoreLocation
 from jobs.spark.stream.plan import Batch
 from store.message.message_queue import MessageQueue
@@ -18,15 +20,15 @@ from store.message.message_queue import MessageQueue
 SCHEMA = (
     "number bigint, queryId string, fault string, topic string, brokerName string, queueId int, begin bigint,"
     " end bigint, lag bigint, address string, storeRoot string, storeId string, commitLogFileBytes bigint,"
-    " consumeQueueFileUnits bigint, machineId string"
+    " consumeQueueFileUnits bigint, machineId string, epochAddress string, epoch string"
 )
 """The columns of a manifest, as a Spark DDL string."""
 
 Row = Mapping[str, Any]
 
 
-def encode_batch(number: int, query_id: str, batch: Batch) -> bytes:
-    """Return the content of manifest `number`, with the splits and positions of `batch`."""
+def encode_batch(number: int, query_id: str, batch: Batch, epochs: Epochs) -> bytes:
+    """Return the content of manifest `number`: the splits and positions of `batch`, with their `epochs`."""
     head = {"number": number, "queryId": query_id}
     # Only one line per queue contains its lag, so that the sum of the column is the lag of the batch.
     lags = dict(batch.lags)
@@ -40,6 +42,10 @@ def encode_batch(number: int, query_id: str, batch: Batch) -> bytes:
         for queue, position in batch.positions.items()
         if queue not in moved
     ]
+    for row in rows:
+        epoch = epochs.get(queue_of(row))
+        if epoch is not None and epoch.id:
+            row.update(epochAddress=epoch.address, epoch=epoch.id)
     return "".join(json.dumps(row) + "\n" for row in rows).encode()
 
 
@@ -67,6 +73,11 @@ def positions_after(rows: list[Row]) -> dict[MessageQueue, int]:
     return positions
 
 
+def epochs_after_batch(rows: list[Row]) -> dict[MessageQueue, ReadEpoch]:
+    """Return the epoch of each position after the batch; an earlier version has written none."""
+    return {queue_of(row): ReadEpoch(row["epochAddress"], row["epoch"]) for row in rows if row.get("epoch")}
+
+
 def queue_of(row: Row) -> MessageQueue:
     """Return the queue that a row of a manifest refers to."""
     return MessageQueue(row["topic"], row["brokerName"], row["queueId"])
@@ -81,6 +92,7 @@ def split_of(row: Row) -> Split:
         row["commitLogFileBytes"],
         row["consumeQueueFileUnits"],
         machine_id=row["machineId"] or "",
+        history=row.get("epoch") or "",
     )
     return Split(queue_of(row), row["begin"], row["end"], location)
 

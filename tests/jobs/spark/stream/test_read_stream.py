@@ -25,6 +25,7 @@ from jobs.spark.stream.stream_manifest import Row
 from store.clock import SystemClock
 from tests.eventually import LIMIT_S, eventually
 from tests.jobs.conftest import ClusterThread, Orders
+from tests.jobs.restored_broker import TOPIC, RestoredBroker
 from tests.jobs.spark.parquet_sink import Sink
 
 if TYPE_CHECKING:
@@ -266,6 +267,31 @@ def test_stopped_broker_ends_an_idle_query_with_remedy(spark: SparkSession, tmp_
     with pytest.raises(Exception, match="StreamFailed: ") as failed:
         query.awaitTermination()
     assert "Check topic stream-idle and its brokers, then start the query again" in str(failed.value)
+
+
+def test_restored_store_ends_the_query_or_is_read_from_the_copy_on(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """The restored store has more new messages than were lost, so that all offsets of the stream exist."""
+    broker = RestoredBroker(tmp_path)
+    try:
+        broker.send(*range(5))
+        broker.copy()
+        broker.send(*range(5, 10))
+        stream = Sink(spark, broker.nameservers, TOPIC, tmp_path)
+        assert sum(stream.drain(startingOffsets="earliest")) == 10
+        broker.restore()
+        broker.send(*range(20, 30))
+        with pytest.raises(Exception, match=r"StreamFailed: DataLoss.*broker-a/0 \[5, 10\): the log of"):
+            stream.drain()
+        assert [rows for rows in stream.drain(failOnDataLoss=False) if rows] == [10]
+        assert stream.bodies() == [f"{number:06d}" for number in (*range(10), *range(20, 30))]
+        broker.running.stop()
+        broker.start()
+        broker.send(30)
+        assert sum(stream.drain()) == 1
+    finally:
+        broker.running.stop()
 
 
 def test_checkpoint_of_another_topic_cluster_or_query_is_refused(

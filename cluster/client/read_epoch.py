@@ -1,0 +1,27 @@
+"""ReadEpoch: the epoch of a log that a saved or a running position belongs to."""
+
+
+class ReadEpoch:
+    """The epoch of a broker's log in which a queue was read last (PULL_RECORDS, `history`).
+
+    It is that of one replica: what was read from others since is not known to be in its epoch.
+    """
+
+    __slots__ = ("address", "id")
+
+    def __init__(self, address: str = "", epoch_id: str = "") -> None:
+        """Create the object; by default the epoch is unknown."""
+        self.address = address
+        """The address of the replica that was read last; empty if it is unknown."""
+        self.id = epoch_id
+        """The id of the epoch; empty if it is unknown."""
+
+    def at(self, address: str) -> str:
+        """Return the id of the epoch if the queue was read last from this address, else an empty text."""
+        return self.id if address == self.address else ""
+
+    def read(self, address: str, history: str | None) -> None:
+        """Record a response from an address, with the id that it names."""
+        if history is not None or address != self.address:
+            self.id = history or ""
+        self.address = address
