@@ -1,4 +1,4 @@
-"""A Java producer with default settings sends while its broker becomes a Raft group, and a broker again."""
+"""Java clients with default settings continue while their broker becomes a Raft group, and a broker again."""
 
 from __future__ import annotations
 
@@ -27,6 +27,8 @@ class Sends(Background):
         super().__init__()
         self._agent = agent
         self.sent = 0
+        self.places: set[tuple[int, int]] = set()
+        """The queue ids and offsets of the acknowledged messages."""
         self.failed: list[Facts] = []
         self.longest_s = 0.0
         """The longest time between two acknowledged sends."""
@@ -39,6 +41,7 @@ class Sends(Background):
                 now_s = time.monotonic()
                 self.longest_s = max(self.longest_s, now_s - acknowledged_s)
                 self.sent, acknowledged_s = self.sent + 1, now_s
+                self.places.add(place_of(result))
             else:
                 self.failed.append(result)
 
@@ -48,14 +51,28 @@ class Sends(Background):
         eventually(lambda: self.sent >= end, "sends")
 
 
-def test_default_producer_continues_after_each_migration(
+def place_of(message: Facts) -> tuple[int, int]:
+    return message["queueId"], message["queueOffset"]
+
+
+def received(reader: Agent) -> list[tuple[int, int]]:
+    return [place_of(each) for each in reader.received("reader", 1)]
+
+
+def test_default_clients_continue_after_each_migration(
     kit: JavaKit, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """The consumer gets each acknowledged message once."""
+    sent: set[tuple[int, int]] = set()
     with stopping_ray(Group(tmp_path, 3, "raft")) as group:
         raft, alone = group.file.read_text(), group.start_single()
         with Admin(group.nameserver) as admin:
             admin.create_topic("T", queues=4)
-        with Agent(kit, CLIENT, group.nameserver, tmp_path / "java", jvm=DEFAULTS) as agent:
+        with (
+            Agent(kit, CLIENT, group.nameserver, tmp_path / "java", jvm=DEFAULTS) as agent,
+            Agent(kit, CLIENT, group.nameserver, tmp_path / "reader", jvm=DEFAULTS) as reader,
+        ):
+            reader.call("push_start", name="reader", group="reader", topic="T")
             for direction, topology in (("to a group", raft), ("to a broker", alone)):
                 group.file.write_text(topology)
                 if topology is alone:
@@ -65,7 +82,10 @@ def test_default_producer_continues_after_each_migration(
                     sends.longest_s = 0.0  # the first send creates the producer
                     group.run(*MIGRATE)
                     sends.more()
+                sent |= sends.places
                 text = f"{direction}: {len(sends.failed)} of {len(sends.failed) + sends.sent:,} sends failed"
                 with capsys.disabled():
                     print(f"{text}, none was acknowledged for {sends.longest_s:.1f} s")  # noqa: T201 - docs
+            eventually(lambda: sent <= set(received(reader)), "all acknowledged messages")
+            assert len(places := received(reader)) == len(set(places))
         group.run("down")
