@@ -61,9 +61,9 @@ def command(
     ],
     workload: WorkloadFile = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one line of JSON per benchmark.")] = False,
-    seconds: Annotated[float, typer.Option(min=0.1, help="Duration of each run.")] = 20.0,
+    seconds: Annotated[float, typer.Option(min=0.1, max=86_400.0, help="Duration of each run.")] = 20.0,
     warm_up: Annotated[
-        float, typer.Option(min=0.0, metavar="SECONDS", help="Warm-up before the first run.")
+        float, typer.Option(min=0.0, max=86_400.0, metavar="SECONDS", help="Warm-up before the first run.")
     ] = 3.0,
     runs: Annotated[int, typer.Option(min=1, help="Number of runs; the median is reported.")] = 3,
     flush: Annotated[str, typer.Option(help="The broker's flush mode: async or sync.")] = "async",

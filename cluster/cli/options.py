@@ -54,19 +54,37 @@ def examples(*lines: str) -> str:
     return "Examples:\n\n" + "\n\n".join(lines)
 
 
-class Command(typer.core.TyperCommand):
-    """A command that refuses arguments that are not UTF-8, by the name of the argument.
+INTEGER_MAX = 2**63 - 1
+"""Largest number of an option without a maximum of its own."""
 
-    Python decodes such bytes as lone surrogates, which clients would send as `?`.
+
+class Command(typer.core.TyperCommand):
+    """A command that refuses numbers outside of their bounds and arguments that are not UTF-8, by name.
+
+    Python decodes bytes that are not UTF-8 as lone surrogates, which clients would send as `?`.
     """
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse the arguments. Raises BadParameter."""
-        rest = super().parse_args(ctx, args)
+        try:
+            rest = super().parse_args(ctx, args)
+        except typer.BadParameter as error:
+            parameter: Any = error.param
+            if getattr(parameter, "min", None) is None:
+                raise
+            raise _outside(ctx, parameter) from None
         for parameter in cast("list[Any]", self.params):
-            if parameter.name not in BODIES and not _is_text(ctx.params.get(parameter.name or "")):
+            value = ctx.params.get(parameter.name or "")
+            if parameter.name not in BODIES and not _is_text(value):
                 raise typer.BadParameter("it is not valid UTF-8", ctx, parameter)
+            if isinstance(value, int) and parameter.max is None and value > INTEGER_MAX:
+                raise _outside(ctx, parameter)
         return rest
+
+
+def _outside(ctx: Any, parameter: Any) -> typer.BadParameter:
+    most = INTEGER_MAX if parameter.max is None else parameter.max
+    return typer.BadParameter(f"give a number from {parameter.min:,} to {most:,}", ctx, parameter)
 
 
 BODIES = frozenset({"body"})

@@ -197,7 +197,9 @@ def keys(
 def topic(
     source: Topic,
     target: Annotated[str, typer.Argument(help="New topic.", show_default=False)],
-    queues: Annotated[int, typer.Option("--queues", help="Number of queues on each broker.")],
+    queues: Annotated[
+        int, typer.Option("--queues", min=1, max=65_535, help="Number of queues on each broker.")
+    ],
     property_name: Property = None,
     field: Field = None,
     spread_missing: Annotated[

@@ -69,7 +69,9 @@ def create(
     group: Group,
     max_retries: Annotated[
         int | None,
-        typer.Option(min=-1, help="Retries before a message is a dead letter (new group: 16)."),
+        typer.Option(
+            min=-1, max=2**31 - 1, help="Retries before a message is a dead letter (new group: 16)."
+        ),
     ] = None,
     enabled: Annotated[
         bool | None, typer.Option("--enabled/--no-enabled", help="Allow the group to consume.")

@@ -18,7 +18,7 @@ EPILOG = examples(
 def command(
     broker: Broker,
     timeout_s: Annotated[
-        float, typer.Option("--timeout", metavar="SECONDS", help="Give up after this time.")
+        float, typer.Option("--timeout", min=0.0, max=1e6, metavar="SECONDS", help="Give up after this time.")
     ] = 300.0,
     topology: TopologyOption = None,
     overrides: Overrides = None,

@@ -29,7 +29,9 @@ GROUP_COLUMNS = ("group", "topic", "lag", "in_flight", "tps", "dead_letters")
 
 
 def command(
-    interval_s: Annotated[float, typer.Option("--interval", min=0.2, help="Seconds between updates.")] = 2.0,
+    interval_s: Annotated[
+        float, typer.Option("--interval", min=0.2, max=86_400.0, help="Seconds between updates.")
+    ] = 2.0,
     rows: Annotated[int, typer.Option(min=1, help="Rows per table.")] = 12,
     once: Annotated[bool, typer.Option("--once", help="Print once and exit.")] = False,
     nameserver: Nameserver = NAMESERVER,

@@ -13,7 +13,9 @@ from cluster.counted import counted
 Group = Annotated[
     str, typer.Argument(help="Broker name of the group, for example broker-a.", show_default=False)
 ]
-Replica = Annotated[int, typer.Argument(help="Number of the replica, for example 2.", show_default=False)]
+Replica = Annotated[
+    int, typer.Argument(min=0, help="Number of the replica, for example 2.", show_default=False)
+]
 Address = Annotated[
     str, typer.Argument(metavar="HOST:PORT", help="Address of the new broker.", show_default=False)
 ]
