@@ -1,6 +1,7 @@
 """MemoryAccount: what the peers of one process make it keep, shared among their connections.
 
-    limit ┬──────────────  above it, the connections that hold the most give up a request
+    limit ┬──────────────  above it, the connections that hold the most give up a request, and no connection
+          │               is read that has requests in work or responses unread (`is_read_later`)
           │  small ones   `add`: a request of a few KB always finds room here
     3/4   ┼──────────────
           │  large ones   `take`: waits for room, and is not read or begun until then
@@ -47,10 +48,13 @@ class MemoryAccount:
         self.used_bytes = 0
         self.taken_bytes = 0
         """The part that was granted by `take`."""
+        self.unfinished_bytes = 0
+        """The part that no peer keeps back: requests that wait for this process; and unread responses."""
         self.peak_bytes = 0
         """The most that was used since it was set back."""
         self._networks: dict[str, Network] = {}
         self._waiting: dict[Share, None] = {}
+        self._unread: dict[Share, Granted] = {}
 
     def share(self, host: str, push_out: PushOut) -> Share:
         """Return the share of a new connection.
@@ -82,8 +86,25 @@ class MemoryAccount:
 
     def keep_limit(self, adding: Share) -> None:
         """Push out connections that hold more than one that has added, until the limit is kept."""
-        while self.used_bytes > self.limit_bytes and self._push_out(adding, 0, is_over=True):
+        while self.is_over and self._push_out(adding, 0, is_over=True):
             pass
+
+    @property
+    def is_over(self) -> bool:
+        """Whether connections must give up incomplete requests."""
+        return self.used_bytes - self.unfinished_bytes > self.limit_bytes
+
+    def press(self) -> None:
+        """Let connections that hold more and have stalled give way to those that wait; call it regularly."""
+        self.grant(is_pressing=True)
+        if self._unread and not self.is_low:
+            asking = min(self._unread, key=lambda each: (each.network.used_bytes, each.size_bytes))
+            self._push_out(asking, 0, is_over=False)
+
+    @property
+    def is_low(self) -> bool:
+        """Whether connections that are not read may be read again."""
+        return self.used_bytes <= self.limit_bytes * 3 // 4
 
     def _push_out(self, asking: Share, size_bytes: int, *, is_over: bool) -> bool:
         own, tried = asking.network, 0
@@ -113,6 +134,20 @@ class MemoryAccount:
             self.peak_bytes = self.used_bytes
         if (size_bytes < 0 or taken_bytes < 0) and self._waiting:
             self.grant()
+        if size_bytes < 0 and self._unread:
+            self._read_on(share)
+
+    def read_later(self, share: Share, resume: Granted) -> None:
+        """Call `resume` when the connection may be read again."""
+        self._unread[share] = resume
+
+    def _read_on(self, share: Share) -> None:
+        if self.is_low:
+            unread, self._unread = self._unread, {}
+            for resume in unread.values():
+                resume()
+        elif share in self._unread and not share.unfinished_bytes:
+            self._unread.pop(share)()
 
     def wait(self, share: Share) -> None:
         """Grant room to the share later."""
@@ -121,7 +156,7 @@ class MemoryAccount:
     def grant(self, *, is_pressing: bool = False) -> None:
         """Grant room to those that wait, first to those that would hold the least.
 
-        If `is_pressing`, connections that hold more and have stalled are pushed out; to be called regularly.
+        If `is_pressing`, connections that hold more and have stalled are pushed out.
         """
         while self._waiting:
             share = min(
@@ -142,6 +177,7 @@ class MemoryAccount:
     def stop_waiting(self, share: Share) -> None:
         """Grant nothing to the share any more."""
         self._waiting.pop(share, None)
+        self._unread.pop(share, None)
 
     def leave(self, share: Share) -> None:
         """Forget a closed connection."""
@@ -165,7 +201,17 @@ class Network:
 class Share:
     """What one connection holds."""
 
-    __slots__ = ("_account", "network", "push_out", "requests", "size_bytes", "taken_bytes")
+    __slots__ = (
+        "_account",
+        "_is_closed",
+        "held_bytes",
+        "network",
+        "push_out",
+        "requests",
+        "size_bytes",
+        "taken_bytes",
+        "unfinished_bytes",
+    )
 
     def __init__(self, account: MemoryAccount, network: Network, push_out: PushOut) -> None:
         self._account = account
@@ -173,19 +219,59 @@ class Share:
         self.push_out = push_out
         self.size_bytes = 0
         self.taken_bytes = 0
+        self.unfinished_bytes = 0
+        """The part of requests in work and unread responses."""
+        self.held_bytes = 0
+        """The part of requests in work: they are finished even if the connection closes."""
         self.requests: deque[tuple[int, Granted]] = deque()
+        self._is_closed = False
 
     def add(self, size_bytes: int) -> None:
         """Count memory that is in use already; negative to release it.
 
         Above the limit, those that hold more give up a request, or else this connection does.
         """
+        self._account.change(self, size_bytes)
+        if size_bytes > 0:
+            self.keep_limit()
+
+    def keep_limit(self) -> None:
+        """Above the limit, let those that hold more give up a request, or else this connection."""
         account = self._account
-        account.change(self, size_bytes)
-        if size_bytes > 0 and account.used_bytes > account.limit_bytes:
+        if account.is_over:
             account.keep_limit(self)
-            if account.used_bytes > account.limit_bytes:
+            if account.is_over:
                 self.push_out(True)
+
+    def count_input(self, size_bytes: int, unfinished_bytes: int) -> None:
+        """Count received bytes without pushing others out; `unfinished_bytes` wait for this process."""
+        if not self._is_closed:
+            self._account.unfinished_bytes += unfinished_bytes
+            self._account.change(self, size_bytes)
+
+    def count_unread(self, size_bytes: int) -> None:
+        """Count unread responses without pushing others out; negative to release them."""
+        if not self._is_closed:
+            self._count_unfinished(size_bytes)
+
+    def hold(self, size_bytes: int) -> None:
+        """Count a request in work; negative when it is finished, which may be after `close`."""
+        self.held_bytes += size_bytes
+        self._count_unfinished(size_bytes)
+        self._leave()
+
+    def _count_unfinished(self, size_bytes: int) -> None:
+        self.unfinished_bytes += size_bytes
+        self._account.unfinished_bytes += size_bytes
+        self._account.change(self, size_bytes)
+
+    def is_read_later(self, resume: Granted) -> bool:
+        """Return True if the connection must not be read now; `resume` is called when it may."""
+        account = self._account
+        if account.used_bytes <= account.limit_bytes or not self.unfinished_bytes:
+            return False
+        account.read_later(self, resume)
+        return True
 
     def take(self, size_bytes: int, granted: Granted) -> bool:
         """Count memory that will be used; return True if there is room, or call `granted` later."""
@@ -195,8 +281,7 @@ class Share:
             account.wait(self)
             return False
         account.change(self, size_bytes, size_bytes)
-        if account.used_bytes > account.limit_bytes:
-            account.keep_limit(self)
+        account.keep_limit(self)
         return True
 
     def give(self, size_bytes: int) -> None:
@@ -217,15 +302,25 @@ class Share:
         if not self.requests:
             self._account.stop_waiting(self)
 
+    def stop_waiting(self) -> None:
+        """Grant nothing any more: the connection is not read."""
+        self.requests.clear()
+        self._account.stop_waiting(self)
+
     def close(self) -> None:
-        """Release everything: the connection is closed."""
+        """Release everything but the requests in work: the connection is closed."""
+        self._is_closed = True
         self.push_out = (
             _has_nothing  # a reference to the connection would keep it until the garbage collection
         )
-        self.requests.clear()
-        self._account.stop_waiting(self)
-        self._account.change(self, -self.size_bytes, -self.taken_bytes)
-        self._account.leave(self)
+        self.stop_waiting()
+        self._count_unfinished(self.held_bytes - self.unfinished_bytes)
+        self._account.change(self, self.held_bytes - self.size_bytes, -self.taken_bytes)
+        self._leave()
+
+    def _leave(self) -> None:
+        if self._is_closed and not self.held_bytes:
+            self._account.leave(self)
 
 
 def _has_nothing(_is_over: bool) -> bool:

@@ -21,7 +21,7 @@ from actors.host.loop_lag import LoopLag
 from actors.ports import Ports
 from actors.remoting.chain import Step
 from actors.remoting.codes import ResponseCode
-from actors.remoting.limits import RemotingLimits
+from actors.remoting.limits import KEPT_BYTES, RemotingLimits
 from actors.remoting.server import RemotingServer
 from actors.remoting.table import RequestTable
 from store.clock import Clock
@@ -72,7 +72,7 @@ def build_loop(
     steps: Sequence[Step] = (*access_steps, admission)
     ports, tls = Ports(clock, store.spare_descriptors), server_tls(settings)
     server = RemotingServer(requests, clock, _limits(settings), end_turn, steps, (counters,), tls, ports)
-    live.on_change(lambda _: server.hub.change_limits(max_unread_bytes=_max_unread_bytes(settings)))
+    live.on_change(lambda _: server.hub.change_limits(**_memory_limits(settings)))
     held, stats = WaitRegistry[Arrival](clock, settings.max_held_pulls), BrokerStats(clock)
     flusher = Flusher(
         store,
@@ -133,15 +133,16 @@ def _ack_limits(settings: BrokerSettings, store: MessageStore) -> Iterable[AckLi
         )
 
 
-def _max_unread_bytes(settings: BrokerSettings) -> int:
-    return 2 * settings.max_unread_bytes  # `Admission` refuses pulls at half of this
+def _memory_limits(settings: BrokerSettings) -> dict[str, int]:
+    unread_bytes = 2 * settings.max_unread_bytes  # `Admission` refuses pulls at half of this
+    return {"max_unread_bytes": unread_bytes, "max_kept_bytes": max(KEPT_BYTES, unread_bytes)}
 
 
 def _limits(settings: BrokerSettings) -> RemotingLimits:
     return RemotingLimits(
         # Messages of replicas arrive one by one, so each replica would poll between all of them.
         busy_poll_us=0 if settings.replication == RAFT else settings.busy_poll_us,
-        max_unread_bytes=_max_unread_bytes(settings),
+        **_memory_limits(settings),
         unread_ms=settings.unread_timeout_ms,
         idle_ms=settings.idle_timeout_ms,
         max_connections_per_address=settings.max_connections_per_address,

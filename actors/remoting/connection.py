@@ -18,6 +18,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final, Protocol, cast
 
+from actors.memory_account import Share
 from actors.ports import IN_USE_MS, NEVER_ASKED_NS
 from actors.remoting.calls import Callback, Calls, guarded
 from actors.remoting.codes import FLAG_ONEWAY
@@ -104,6 +105,8 @@ class Connection(asyncio.BufferedProtocol):
         self._opened_ns = hub.clock.monotonic_ns()
         self._close_callbacks: list[CloseCallback] = []
         self.slices = Slices(hub)
+        self.share: Share | None = None
+        """What the connection makes this process keep; None for one within the process."""
 
     def __str__(self) -> str:
         return self.peer
@@ -214,10 +217,11 @@ class Connection(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Handle the opened socket: register the connection, or abort if there are too many."""
         self._transport = cast("asyncio.Transport", transport)
-        self._output.connection_made(self._transport)
         name = transport.get_extra_info("peername")
         has_name = isinstance(name, tuple) and len(name) >= 2
-        self._input.connection_made(self._transport, name[0] if has_name else "")
+        self.share = self.hub.account.share(name[0] if has_name else "", self._push_out)
+        self._output.connection_made(self._transport, self.share)
+        self._input.connection_made(self._transport, self.share)
         if has_name:
             host, port = name[0], name[1]
             self.peer = join_address(host, port)
@@ -330,6 +334,15 @@ class Connection(asyncio.BufferedProtocol):
 
     # ---- internal --------------------
 
+    def _push_out(self, is_over: bool) -> bool:
+        """Close the connection if its frame is incomplete, or its peer has stopped reading responses."""
+        if self._input.push_out(is_over):
+            return True
+        if not self._output.has_stalled(self.hub.clock.monotonic_ns()):
+            return False
+        self.abort(f"{self.unread_bytes:,} bytes of responses unread, and others need the memory")
+        return True
+
     def _refuse_bytes(self, error: ProtocolError) -> None:
         _log.warning("connection_refused", peer=self.peer, reason=error.reason, looks_like=error.looks_like)
         self.close(str(error))
@@ -339,6 +352,8 @@ class Connection(asyncio.BufferedProtocol):
         self._end()
         self._output.catch_up()
         self.hub.leaving.discard(self)
+        if self.share is not None:
+            self.share.close()
 
     def _end(self) -> None:
         if self.is_closed:

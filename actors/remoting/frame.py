@@ -156,6 +156,7 @@ class FrameReader:
     """
 
     __slots__ = (
+        "_began",
         "_data",
         "_end",
         "_filled",
@@ -181,6 +182,7 @@ class FrameReader:
         """Size of a long frame that waits for its place: the socket must not be read until `take_place`."""
         self._data: bytearray = memory.shared  # undecoded bytes are [_position, _end)
         self._position = 0
+        self._began = 0  # of the last decoded frame, which ends at `_position`
         self._end = 0
         self._kept = b""
         self._long: Memory | None = None
@@ -194,6 +196,16 @@ class FrameReader:
     def has_partial(self) -> bool:
         """Whether bytes of an incomplete frame, or of frames that were set aside, are held."""
         return self._long is not None or bool(self._kept)
+
+    @property
+    def kept_bytes(self) -> int:
+        """Number of bytes that were set aside, or that wait for the rest of a short frame."""
+        return len(self._kept)
+
+    @property
+    def frame_bytes(self) -> int:
+        """Size of the frame that was decoded last."""
+        return self._position - self._began
 
     def get_buffer(self) -> memoryview:
         """Return the buffer for the next bytes; valid until `received` is called."""
@@ -283,7 +295,7 @@ class FrameReader:
             else:
                 self.set_aside()
             return None
-        self._position = end
+        self._began, self._position = position, end
         self._was_long = False
         self.frames += 1
         data = self._data
@@ -353,6 +365,7 @@ class FrameReader:
             self._grow_long(size_bytes)
             return None
         self._long = None
+        self._began = self._position - size_bytes
         self._was_long = size_bytes > SHARED_BUFFER_BYTES
         self._memory.release(memory, is_reusable=True)
         self._give_place()

@@ -96,12 +96,18 @@ class Hub:
         limits: RemotingLimits,
         tick: Callable[[], None] | None = None,
         account: MemoryAccount | None = None,
+        *,
+        is_server: bool = False,
     ) -> None:
-        """Create the hub; `account` counts the memory that peers make the process keep."""
+        """Create the hub; `account` counts the memory that peers make the process keep.
+
+        Unread bytes count in it only on a server: what a client has written is its own.
+        """
         self.clock = clock
         self.limits = limits
         self.memory = ReceiveMemory()
-        self.account = account or MemoryAccount(limits.max_assembly_bytes)
+        self.account = account or MemoryAccount(limits.max_kept_bytes)
+        self.is_server = is_server
         self.connections: set[Peer] = set()
         self.leaving: set[Peer] = set()  # closed by this side, with output that the peer has not read yet
         self.scheduler = Scheduler(clock, limits)
@@ -193,11 +199,12 @@ class Hub:
             self.enqueue(request.resume)
 
     def change_limits(self, **changes: int) -> None:
-        """Change limits of connections and unread bytes.
+        """Change limits of connections and memory.
 
         Limits of turns and receive buffers cannot be changed.
         """
         self.limits = replace(self.limits, **changes)
+        self.account.limit_bytes = self.limits.max_kept_bytes
 
     def add_unread(self, size_bytes: int) -> None:
         """Add `size_bytes` to the total of unread bytes; negative after a peer has read."""
@@ -238,7 +245,7 @@ class Hub:
     def press(self) -> None:
         """Let stalled requests give way to those that wait for room, regularly until `stop`."""
         self._presser = self.loop.call_later(STALLED_MS / 1000, self.press)
-        self.account.grant(is_pressing=True)
+        self.account.press()
 
     async def stop(self) -> None:
         """Write the collected responses, close all connections and cancel all tasks."""

@@ -12,10 +12,13 @@
               ├─ the turn's time is used up       ──► paused as `old`: continued in the next turn
               ├─ the output is full               ──► paused until a flush, or until the peer has read
               ├─ too many costly requests waiting ──► paused until half of them are handled
-              └─ a long frame without its place ──► paused until others have released memory
+              ├─ a long frame without its place   ──► paused until others have released memory
+              └─ the account of memory is full    ──► paused until it has room, or all is answered and read
 
-While a connection is paused its socket is not read and undecoded bytes are kept. A costly request with a body
-is handled immediately, because keeping it could take as much memory as a whole frame.
+While a connection is paused its socket is not read and undecoded bytes are kept. A costly request that is
+long or has a body is handled immediately, because keeping it could take as much memory as a whole frame. All
+that is kept counts in the account of memory of the process; while that is full, a connection is not read that
+has requests in work or responses unread.
 """
 
 import asyncio
@@ -32,20 +35,26 @@ from actors.remoting.output_buffer import OutputBuffer
 from actors.remoting.remoting_errors import ProtocolError
 from store.clock import NS_PER_MS
 
-# Buffer size offered when the turn's time is used up: most of what a peer sends stays in the kernel.
+# Buffer size offered when the turn's time or the memory is used up: most of what is sent stays in the kernel.
 _LATE_READ_BYTES: Final = 16 * 1024
 # Why no request is handled. Received costly requests of a stopped connection still are.
 _HELD: Final[int] = 1
 _STOPPED: Final[int] = 2
 # Costly requests are set aside undecoded only up to this many bytes.
 _ASIDE_BYTES: Final = 16 * 1024
+_COSTLY_BYTES: Final = 4 * 1024
+"""Longer costly requests are handled immediately."""
+_COUNTED_BYTES: Final = 1024
+"""Less than this is not counted in the account of memory."""
+_COUNTED_REQUESTS: Final = 16
+"""Waiting costly requests are counted in steps of this number."""
 # Number of requests of one connection between two checks of the clock.
 _REQUESTS_PER_CLOCK_CHECK: Final = 4
 # After a frame that `take` left, this many requests are decoded before frames are offered again.
 _DECODED_AFTER_REFUSAL: Final = 8
 
 
-# Time after which an incomplete long frame gives way to others.
+# Time after which an incomplete frame gives way to others.
 _STALLED_NS: Final = 1_000_000_000
 
 
@@ -100,7 +109,7 @@ class InputQueue:
         self._transport: asyncio.ReadTransport | None = None
         self._reader = FrameReader(hub.memory, self)
         self._share: Share | None = None
-        self._reserved_ns = 0
+        self._since_ns = 0  # since when an incomplete frame has counted
         self._waiting: deque[RemotingCommand | Callable[[], None]] = (
             deque()
         )  # costly requests and `add_costly` work
@@ -108,6 +117,8 @@ class InputQueue:
         self._is_paused = False
         self._is_queued = False  # in `hub.read_later`
         self._is_costly_queued = False  # in `hub.enqueue`
+        self._kept = (0, 0)  # counted bytes of what is kept, and of that what does not wait for more bytes
+        self._is_over_limit = False  # not read until the account of memory has room
         self._halted = 0  # _HELD or _STOPPED
 
     @property
@@ -125,15 +136,16 @@ class InputQueue:
         """Number of bytes received since the connection was opened."""
         return self._reader.received_bytes
 
-    def connection_made(self, transport: asyncio.ReadTransport, host: str) -> None:
-        """Set the transport whose reading is paused and resumed, and the IP address of the peer."""
+    def connection_made(self, transport: asyncio.ReadTransport, share: Share) -> None:
+        """Set the transport whose reading is paused and resumed, and the share that counts what is kept."""
         self._transport = transport
-        self._share = self._hub.account.share(host, self._push_out)
+        self._share = share
 
     def get_buffer(self) -> memoryview:
         """Return the buffer for the next bytes of the socket."""
         room = self._reader.get_buffer()
-        return room[:_LATE_READ_BYTES] if self._scheduler.is_over else room
+        is_late = self._scheduler.is_over or not (self._reader.reserved_bytes or self._hub.account.is_low)
+        return room[:_LATE_READ_BYTES] if is_late else room
 
     def received(self, count: int) -> None:
         """Process `count` bytes that have been written into the buffer."""
@@ -153,6 +165,7 @@ class InputQueue:
         else:
             self._is_set_aside = False
             self._read()
+        self._count_kept()
 
     def add_costly(self, work: Callable[[], None]) -> None:
         """Queue `work` among the costly requests of the connection; it runs when the output is not full."""
@@ -192,18 +205,19 @@ class InputQueue:
         self._is_set_aside = False
         self._reader.close()
         if self._share is not None:
-            self._share.close()
+            self._share.stop_waiting()
+            self._count_kept()
 
     # ---- for the reader --------------------
 
     def reserve(self, size_bytes: int) -> bool:
         """Return True if there is room for a long frame; otherwise it waits, and the socket is not read."""
-        self._reserved_ns = self._scheduler.now_ns()
+        self._since_ns = self._scheduler.now_ns()
         return self._share is None or self._share.take(size_bytes, self._has_room)
 
     def place_age_ms(self, now_ns: int) -> int:
         """Return how long ago an incomplete long frame got its place; 0 without one."""
-        return (now_ns - self._reserved_ns) // NS_PER_MS if self._reader.reserved_bytes else 0
+        return (now_ns - self._since_ns) // NS_PER_MS if self._reader.reserved_bytes else 0
 
     def give(self, size_bytes: int) -> None:
         """Release the place of a frame that is complete or dropped."""
@@ -211,18 +225,23 @@ class InputQueue:
             self._share.give(size_bytes)
 
     def _has_room(self) -> None:
-        self._reserved_ns = self._scheduler.now_ns()
+        self._since_ns = self._scheduler.now_ns()
         self._reader.take_place()
         self._read_later(is_new=False)
 
-    def _push_out(self, is_over: bool) -> bool:
-        """Close the connection if its long frame is incomplete; return False if it has none."""
+    def _has_memory(self) -> None:
+        self._is_over_limit = False
+        self._read_later(is_new=False)
+
+    def push_out(self, is_over: bool) -> bool:
+        """Close the connection if its frame is incomplete and counts; return False if it has none."""
         reader, stalled_ns = self._reader, self._scheduler.now_ns() - _STALLED_NS
-        if not reader.reserved_bytes or (not is_over and self._reserved_ns > stalled_ns):
+        size_bytes = reader.reserved_bytes or (self.arriving_frame is not None and reader.kept_bytes)
+        if size_bytes < _COUNTED_BYTES or (not is_over and self._since_ns > stalled_ns):
             return False
         self._refuse(
             ProtocolError(
-                f"a frame of {reader.reserved_bytes:,} bytes is incomplete, and others need its place: "
+                f"a frame of {size_bytes:,} bytes is incomplete, and others need its place: "
                 "send fewer and smaller frames at a time",
                 "more traffic than this process can receive",
             )
@@ -238,11 +257,12 @@ class InputQueue:
         schedules the connection again.
         """
         self._is_queued = False
-        if self._halted or self._output.is_full or self._has_many_waiting or self._reader.waits_for_bytes:
+        if self._halted or self._output.is_full or self._has_many_waiting or self._waits_for_room:
             return
         self._is_paused = False
         self._reader.resume()
         self._read()
+        self._count_kept()
         if not self._is_paused and self._halted != _STOPPED and self._transport is not None:
             self._transport.resume_reading()
 
@@ -263,8 +283,34 @@ class InputQueue:
             self._is_set_aside = False
             self._reader.resume()
             self._read(requests_max=_REQUESTS_PER_CLOCK_CHECK)
+        self._count_kept()
         if self._waiting or self._is_set_aside:
             self._enqueue()
+
+    @property
+    def _waits_for_room(self) -> bool:
+        return self._is_over_limit or bool(self._reader.waits_for_bytes)
+
+    def _count_kept(self) -> None:
+        """Count the kept bytes and the waiting requests in the account of memory, if there are many."""
+        share, kept_bytes, requests = self._share, self._reader.kept_bytes, len(self._waiting)
+        if kept_bytes < _COUNTED_BYTES:
+            if requests < _COUNTED_REQUESTS and not self._kept[0]:
+                return
+            kept_bytes = 0
+        if share is None:
+            return
+        kept_bytes += requests // _COUNTED_REQUESTS * _COUNTED_REQUESTS * _COSTLY_BYTES
+        is_incomplete = self.arriving_frame is not None
+        kept = kept_bytes, 0 if is_incomplete else kept_bytes
+        if kept == self._kept:
+            return
+        before, self._kept = self._kept, kept
+        if not before[0]:
+            self._since_ns = self._scheduler.now_ns()
+        share.count_input(kept[0] - before[0], kept[1] - before[1])
+        if is_incomplete:
+            share.keep_limit()
 
     @property
     def _has_many_waiting(self) -> bool:
@@ -291,7 +337,11 @@ class InputQueue:
                     break
                 if command.flag & FLAG_RESPONSE:
                     self._take_response(command)
-                elif command.code in self._costly_codes and not command.body:
+                elif (
+                    command.code in self._costly_codes
+                    and not command.body
+                    and reader.frame_bytes <= _COSTLY_BYTES
+                ):
                     self._waiting.append(command)
                 else:
                     has_cheap = True
@@ -337,8 +387,11 @@ class InputQueue:
             self._read_later(is_new=is_new)
 
     def _pause_for_room(self) -> None:
-        """Do not read the socket while a long frame waits for its place."""
-        if self._reader.waits_for_bytes and not self._is_paused and self._transport is not None:
+        """Do not read the socket while a long frame waits for its place, or while the account is full."""
+        share = self._share
+        if share is not None and not (self._is_over_limit or self._halted or self._reader.reserved_bytes):
+            self._is_over_limit = share.is_read_later(self._has_memory)
+        if self._waits_for_room and not self._is_paused and self._transport is not None:
             self._is_paused = True
             self._transport.pause_reading()
 

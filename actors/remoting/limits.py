@@ -17,6 +17,7 @@ CONNECTIONS_PER_ADDRESS: Final = Bound(
     AtLimit.REFUSE,
     "Open connections of one IP address, or of one IPv6 network (/64).",
 )
+KEPT_BYTES: Final = 512 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +51,8 @@ class RemotingLimits:
     max_connections: int = CONNECTIONS.limit
     max_connections_per_address: int = CONNECTIONS_PER_ADDRESS.limit
     """Limit of connections of one IP address, also of those that have sent nothing yet; 0: no limit."""
-    max_assembly_bytes: int = 512 * 1024 * 1024
-    """Limit on the incomplete frames of all connections (`actors.memory_account`)."""
+    max_kept_bytes: int = KEPT_BYTES
+    """Limit on all that peers make the process keep (`actors.memory_account`)."""
     crowded_ms: int = 10_000
     """Time after which an incomplete long frame is dropped with its connection while others wait for room."""
     connect_timeout_ms: int = 3_000

@@ -18,8 +18,10 @@ read. Both resume after a flush or when the peer is in time again.
 import asyncio
 from typing import Final
 
+from actors.memory_account import STALLED_MS, Share
 from actors.remoting.command import Buffer, RemotingCommand, append_command
 from actors.remoting.hub import Hub
+from store.clock import NS_PER_MS
 
 # Up to this size joining the buffers and writing once is cheaper than writing many buffers.
 _JOIN_BYTES: Final = 64 * 1024
@@ -38,6 +40,8 @@ class OutputBuffer:
         self._hub = hub
         self._scheduler = hub.scheduler
         self._transport: asyncio.WriteTransport | None = None
+        self._share: Share | None = None
+        self._seen = (-1, 0)  # `taken_bytes` and the time at the last change that `has_stalled` saw
         self._parts: list[Buffer] = []
         self._bytes = 0
 
@@ -67,9 +71,10 @@ class OutputBuffer:
         """Number of bytes passed to the kernel since the connection was opened."""
         return self.written_bytes - (self._transport.get_write_buffer_size() if self._transport else 0)
 
-    def connection_made(self, transport: asyncio.WriteTransport) -> None:
-        """Set the transport to write to."""
+    def connection_made(self, transport: asyncio.WriteTransport, share: Share) -> None:
+        """Set the transport to write to, and the share that counts the unread bytes."""
         self._transport = transport
+        self._share = share if self._hub.is_server else None
         transport.set_write_buffer_limits(high=min(_BEHIND_BYTES, self._hub.limits.high_water_bytes))
 
     def append(self, command: RemotingCommand) -> None:
@@ -112,12 +117,24 @@ class OutputBuffer:
         self.count_unread()
 
     def count_unread(self) -> None:
-        """Update the count of unread bytes of this connection and the hub's total."""
+        """Update the count of unread bytes of this connection, of the hub and of the account of memory."""
         unread_bytes = 0
         if self.is_behind and self._transport is not None:
             unread_bytes = self._transport.get_write_buffer_size()
-        self._hub.add_unread(unread_bytes - self.unread_bytes)
-        self.unread_bytes = unread_bytes
+        added, self.unread_bytes = unread_bytes - self.unread_bytes, unread_bytes
+        self._hub.add_unread(added)
+        if self._share is not None and added:
+            self._share.count_unread(added)
+
+    def has_stalled(self, now_ns: int) -> bool:
+        """Return True if the peer is behind, and has read nothing since a call `STALLED_MS` ago."""
+        if not self.unread_bytes:
+            return False
+        taken_bytes, (seen_bytes, seen_ns) = self.taken_bytes, self._seen
+        if taken_bytes != seen_bytes:
+            self._seen = taken_bytes, now_ns
+            return False
+        return now_ns - seen_ns >= STALLED_MS * NS_PER_MS
 
 
 def _coalesced(parts: list[Buffer]) -> list[Buffer]:

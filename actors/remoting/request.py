@@ -90,6 +90,11 @@ COSTLY: Final = frozenset({Cost.PULL, Cost.QUERY})
 BODY_BYTES_MAX: Final = 4 << 20
 """Largest body of a request, unless its row says otherwise: it is decoded on the event loop."""
 
+REQUEST_BYTES: Final = 1024
+"""Memory of a request in work, without its texts and its body."""
+DECODED_RATIO: Final = 16
+"""Memory of a decoded body, in bytes for each byte."""
+
 HEARTBEAT_BYTES_MAX: Final = 1 << 20
 """Largest body of a heartbeat, and of the subscription of a starting consumer."""
 
@@ -211,8 +216,7 @@ class RequestContext:
             self.connection.add_pending(1)
 
     def release_request(self) -> None:
-        """Release header, fields and body of a held request; the handler keeps what it needs."""
-        self.was_held = True
+        """Release header, fields and body of a request that waits; the handler keeps what it needs."""
         self.header = None
         self.command.ext = _NO_FIELDS
         self.command.body = b""
@@ -243,16 +247,32 @@ class RequestContext:
 
     def spawn(self, work: Coroutine[Any, Any, RemotingCommand | None]) -> None:
         """Start a task that runs a coroutine; its result is the response. Too slow for the hot path."""
-        self.connection.hub.spawn(self._finish(work))
+        size_bytes = self._kept_bytes()
+        self._hold(size_bytes)
+        self.connection.hub.spawn(self._finish(work, size_bytes))
 
     def work(self, steps: Steps) -> None:
         """Handle the request in slices: `steps` yields where other requests may run.
 
         It returns the response, or None. Later sliced requests of the connection wait for it.
         """
-        self.connection.slices.add(steps, self._end_work)
+        size_bytes = DECODED_RATIO * self._kept_bytes()
+        self._hold(size_bytes)
+        self.connection.slices.add(steps, partial(self._end_work, size_bytes))
 
-    def _end_work(self, outcome: RemotingCommand | Exception | None) -> None:
+    def _kept_bytes(self) -> int:
+        """Return the memory of the request: a body may be a view of a longer buffer."""
+        body = self.command.body
+        body_bytes = len(body.obj) if type(body) is memoryview else len(body)  # type: ignore[arg-type]
+        return REQUEST_BYTES + body_bytes + sum(map(len, self.command.ext.values()))
+
+    def _hold(self, size_bytes: int) -> None:
+        share = self.connection.share
+        if share is not None:
+            share.hold(size_bytes)
+
+    def _end_work(self, size_bytes: int, outcome: RemotingCommand | Exception | None) -> None:
+        self._hold(-size_bytes)
         try:
             if isinstance(outcome, Exception):
                 self.refuse(outcome)
@@ -261,10 +281,12 @@ class RequestContext:
         except Exception as error:  # noqa: BLE001 - such as a response that is too long
             self.refuse(error)
 
-    async def _finish(self, work: Coroutine[Any, Any, RemotingCommand | None]) -> None:
+    async def _finish(self, work: Coroutine[Any, Any, RemotingCommand | None], size_bytes: int) -> None:
         try:
             response = await work
             if response is not None:
                 self.reply(response)
         except Exception as error:  # noqa: BLE001 - a bug in one handler becomes its response
             self.refuse(error)
+        finally:
+            self._hold(-size_bytes)

@@ -43,7 +43,7 @@ class RemotingServer:
         tls: ServerTls | None = None,
         ports: Ports | None = None,
     ) -> None:
-        self.hub = Hub(clock, limits or RemotingLimits(), tick)
+        self.hub = Hub(clock, limits or RemotingLimits(), tick, is_server=True)
         self.chain = Chain(table, steps, observers)
         self.port = 0
         self.tls = tls

@@ -105,6 +105,7 @@ class LateSubscriptions:
             self._remember_refused(context, refusal)
             raise refusal
         timer = asyncio.get_running_loop().call_later(WAIT_MS / 1000, self._refuse, context)
+        context.command.ext, context.command.body = {}, b""
         self._waiting.setdefault(context.header.consumer_group, {})[context] = _Waiting(refusal, timer)
         self._count += 1
 

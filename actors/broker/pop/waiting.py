@@ -140,6 +140,7 @@ class PopWaits:
                 raise
             return False
         request.context.release_request()
+        request.context.was_held = True
         return True
 
     def is_over(self, request: WaitingPop) -> bool:

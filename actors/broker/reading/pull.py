@@ -313,6 +313,7 @@ class Puller:
     def _hold(self, request: PullRequest) -> None:
         self._held.hold(request, request.wait_ms)
         request.context.release_request()
+        request.context.was_held = True
 
     def _response(self, request: PullRequest, found: GetMessageResult) -> RemotingCommand:
         response = response_of(found, request.offset)

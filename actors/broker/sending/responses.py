@@ -64,11 +64,11 @@ class SendResponses:
     ) -> None:
         """Respond with `ext` and `body` when the append `result` is confirmed."""
         ext.update(self.added_fields)
-        context.command.body = b""  # frees memory: the body is in the log, and the response may wait for long
         ack = SendAck(context, ext, body)
         new_topics = self._new_topics
         if new_topics.names and context.header.topic in new_topics.names:
             ack = NewTopicAck(context, ext, body, new_topics.when_registered)
+        context.release_request()  # the message is in the log, and the response may wait for long
         self._acks.when_confirmed(result.physical_offset + result.size_bytes, ack)
 
 

@@ -15,6 +15,7 @@ from actors.remoting.codes import RayMQRequestCode, RequestCode, ResponseCode
 from actors.remoting.command import RemotingCommand, encode_command
 from actors.remoting.headers import PullRecordsHeader
 from actors.remoting.hot_headers import PullMessageHeader
+from actors.remoting.limits import KEPT_BYTES
 from store.message.batch import encode_batch
 from store.message.message import Message
 from tests.actors.broker.brokers import HOLD_MS, SUBSCRIPTION, TIMEOUT_MS, Peer, settings_of, with_broker
@@ -149,7 +150,10 @@ def test_consumer_that_never_reads_does_not_exhaust_memory(tmp_path: Path) -> No
 def test_limit_of_unread_bytes_follows_the_live_setting(tmp_path: Path) -> None:
     async def story(peer: Peer) -> None:
         peer.broker.live.update({"max_unread_bytes": 5_000_000})
-        assert peer.broker.graph.loop.server.hub.limits.max_unread_bytes == 10_000_000
+        hub = peer.broker.graph.loop.server.hub
+        assert (hub.limits.max_unread_bytes, hub.account.limit_bytes) == (10_000_000, KEPT_BYTES)
+        peer.broker.live.update({"max_unread_bytes": 2 * KEPT_BYTES})
+        assert hub.account.limit_bytes == hub.limits.max_unread_bytes == 4 * KEPT_BYTES
 
     with_broker(story, settings_of(tmp_path, max_unread_bytes=4_000_000))
 

@@ -1,4 +1,4 @@
-"""The memory of incomplete long frames of all connections, with a lowered limit."""
+"""The memory that the peers of a server make it keep, with a lowered limit."""
 
 from __future__ import annotations
 
@@ -7,16 +7,17 @@ from contextlib import AsyncExitStack
 
 import pytest
 import structlog
-from remoting_peers import ECHO, RawPeer, raw_peer, request, run, serving
+from remoting_peers import ECHO, LATER, RawPeer, echo, raw_peer, request, run, serving
 
-from actors.remoting.command import encode_command
+from actors.remoting.command import RemotingCommand, encode_command
 from actors.remoting.limits import RemotingLimits
+from actors.remoting.request import Cost, RequestContext
 from actors.remoting.server import RemotingServer
 from tests.conftest import ClockAtRest
 from tests.eventually import eventually_async
 
 LIMIT = 4 * 1024 * 1024
-LIMITS = RemotingLimits(max_assembly_bytes=LIMIT)
+LIMITS = RemotingLimits(max_kept_bytes=LIMIT)
 LONG = encode_command(request(ECHO, 7, bytes(1_000_000)))
 
 
@@ -59,7 +60,8 @@ def test_long_frames_wait_for_their_place_and_all_are_handled() -> None:
                 peer.send(request(ECHO, 8, b"last"))
             for sizes in await asyncio.gather(*map(sizes_of, peers)):
                 assert sorted(sizes) == [4, 1_000_000, 1_000_000, 1_000_000]
-            assert LIMIT // 2 < server.hub.account.peak_bytes <= LIMIT
+            # with the beginnings of frames that wait, and responses that are not read yet
+            assert LIMIT // 2 < server.hub.account.peak_bytes <= 2 * LIMIT
 
     run(story())
 
@@ -89,5 +91,125 @@ def test_frame_that_waits_is_dropped_with_its_connection() -> None:
             for connection in tuple(server.connections):
                 connection.abort("test")
             assert (server.hub.account.waiting, server.hub.account.used_bytes) == (0, 0)
+
+    run(story())
+
+
+def later(context: RequestContext, answers: asyncio.Event) -> None:
+    """Respond with the size of the body when the event is set."""
+
+    async def work() -> RemotingCommand:
+        await answers.wait()
+        return RemotingCommand.response(0, None, {}, b"%d" % len(context.command.body))
+
+    context.spawn(work())
+
+
+@pytest.mark.parametrize("size_bytes", [20_000, 300_000])
+def test_peer_is_not_read_while_its_requests_in_work_fill_the_memory(size_bytes: int) -> None:
+    async def story() -> None:
+        answers = asyncio.Event()
+        handlers = {ECHO: echo, LATER: lambda context: later(context, answers)}
+        async with serving(handlers, limits=LIMITS) as server, AsyncExitStack() as stack:
+            account = server.hub.account
+            busy, good = await connect(server, stack, 2)
+            count = 5 * LIMIT // size_bytes
+            busy.send(*(request(LATER, number, bytes(size_bytes)) for number in range(count)))
+            await eventually_async(lambda: account.used_bytes > LIMIT)
+            for size in (10, 100_000, 900_000):
+                good.send(request(ECHO, 3, bytes(size)))
+                assert len((await good.read()).body) == size
+            assert account.peak_bytes < 2 * LIMIT
+            answers.set()
+            for _ in range(count):
+                assert (await busy.read()).body == b"%d" % size_bytes
+            assert account.used_bytes == 0
+
+    run(story())
+
+
+def test_requests_in_work_count_until_they_end_after_their_connection() -> None:
+    async def story() -> None:
+        answers = asyncio.Event()
+        handlers = {ECHO: echo, LATER: lambda context: later(context, answers)}
+        async with serving(handlers, limits=LIMITS) as server, AsyncExitStack() as stack:
+            account = server.hub.account
+            for _ in range(3):
+                [peer] = await connect(server, stack, 1)
+                peer.send(request(LATER, 1, bytes(100_000)))
+            await eventually_async(lambda: account.used_bytes > 300_000)
+            for connection in tuple(server.connections):
+                connection.abort("test")
+            assert account.used_bytes > 300_000
+            answers.set()
+
+    run(story())
+
+
+def test_short_incomplete_frames_of_many_peers_give_way_to_others() -> None:
+    frame = encode_command(request(ECHO, 7, bytes(30_000)))
+
+    async def story() -> None:
+        async with (
+            serving(limits=RemotingLimits(max_kept_bytes=1024 * 1024)) as server,
+            AsyncExitStack() as stack,
+        ):
+            account = server.hub.account
+            for peer in await connect(server, stack, 100):
+                peer.write(frame[:-1])
+            await eventually_async(lambda: account.peak_bytes > 900_000 and not account.is_over)
+            [good] = await connect(server, stack, 1)
+            for size in (10, 25_000, 600_000):
+                good.send(request(ECHO, 3, bytes(size)))
+                assert len((await good.read()).body) == size
+            assert account.used_bytes <= account.limit_bytes
+        await eventually_async(lambda: account.used_bytes == 0)
+
+    run(story())
+
+
+def test_unread_responses_give_way_to_others() -> None:
+    size = 250_000
+
+    async def story() -> None:
+        async with serving(limits=LIMITS) as server, AsyncExitStack() as stack:
+            account = server.hub.account
+            silent = await connect(server, stack, 4)
+            for peer in silent:
+                peer.writer.transport.pause_reading()  # type: ignore[attr-defined]
+                peer.send(*(request(ECHO, number, bytes(size)) for number in range(40)))
+            await eventually_async(lambda: account.used_bytes > LIMIT // 2)
+            [good] = await connect(server, stack, 1)
+            for _ in range(20):
+                good.send(request(ECHO, 3, bytes(900_000)))
+                assert len((await good.read()).body) == 900_000
+            assert account.peak_bytes < 2 * LIMIT
+            for peer in silent:
+                peer.writer.transport.abort()
+            await eventually_async(lambda: account.used_bytes == 0)
+
+    with structlog.testing.capture_logs():
+        run(story())
+
+
+def test_costly_requests_that_wait_count_and_long_ones_do_not_wait(clock: ClockAtRest) -> None:
+    async def story() -> None:
+        handled: list[int] = []
+
+        def pull(context: RequestContext) -> RemotingCommand:
+            handled.append(context.command.opaque)
+            return RemotingCommand.response()
+
+        async with (
+            serving({ECHO: pull}, limits=LIMITS, clock=clock, costs={ECHO: Cost.PULL}) as server,
+            raw_peer(server) as peer,
+        ):
+            long = RemotingCommand(ECHO, {"x": "y" * 5_000}, opaque=100)
+            short = (RemotingCommand(ECHO, {"x": "y" * 500}, opaque=each) for each in range(40))
+            await peer.deliver(*short, long)
+            await eventually_async(lambda: len(handled) == 41)
+            assert handled[0] == 100
+            assert server.hub.account.peak_bytes >= 32 * 4096
+            assert server.hub.account.used_bytes == 0
 
     run(story())
