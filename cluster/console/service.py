@@ -25,7 +25,6 @@ from cluster.console.api import BODY_BYTES_MAX, Api
 from cluster.console.changes import Changes
 from cluster.console.connections import CONNECTIONS, Connections
 from cluster.console.console_settings import ConsoleSettings
-from cluster.console.deadlines import Deadlines
 from cluster.console.guard import add_headers
 from cluster.console.resources.access import AccessResources
 from cluster.console.resources.brokers import BrokerResources
@@ -74,7 +73,6 @@ class ConsoleService:
 
     def __init__(self, settings: ConsoleSettings, clock: Clock) -> None:
         self.settings = settings
-        self._clock = clock
         self._nameservers = ";".join(settings.nameservers)
         self._admin = Admin(config=ClientConfig(nameservers=self._nameservers))
         rights = Rights(self._admin)
@@ -95,7 +93,7 @@ class ConsoleService:
         self._responses = Counter[int]()
         self._ports = Ports(clock)
         self._port: Port | None = None
-        self._connections = Connections(self._ports)
+        self._connections = Connections(self._ports, settings.request_timeout_ms)
         keepers = (self._connections, self._access, self._api, messages)
         self.metrics = MetricsEndpoint(settings, self._figures(), self._labels, self._ports, keepers)
         self._runner: web.AppRunner | None = None
@@ -112,8 +110,7 @@ class ConsoleService:
     async def start(self) -> None:
         """Listen, and start to take samples. Raises ConsoleRefused; OSError if `metrics_port` is in use."""
         settings = self.settings
-        deadlines = Deadlines(self._clock, settings.request_timeout_ms)
-        middlewares = [self._connections.note, deadlines.watch, self._api.errors]
+        middlewares = [self._connections.note, self._api.errors]
         app = web.Application(middlewares=middlewares, client_max_size=BODY_BYTES_MAX)
         app.add_routes([*self._api.handlers(), *StaticFiles().handlers()])
         app.on_response_prepare.extend((add_headers, self._count))
@@ -151,7 +148,7 @@ class ConsoleService:
         await asyncio.to_thread(self._access.probe)
         self._tasks = [
             asyncio.create_task(self._sample()),
-            asyncio.create_task(deadlines.run(lambda: server.connections)),
+            asyncio.create_task(self._connections.close_late_ones()),
         ]
         _log.info("console_serving", address=self.address)
 
