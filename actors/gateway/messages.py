@@ -170,7 +170,7 @@ def _check_properties(message: Message) -> None:
             Code.MESSAGE_PROPERTIES_TOO_LARGE,
             f"too many user properties, max is {USER_PROPERTIES_MAX}: there are {len(properties)}",
         )
-    size = len(system.tag.encode()) + sum(len(key.encode()) for key in system.keys)
+    size = len((system.tag + "".join(system.keys)).encode())
     for name, value in properties.items():
         _check_text(name, Code.ILLEGAL_MESSAGE_PROPERTY_KEY, "the key of property")
         _check_text(value, Code.ILLEGAL_MESSAGE_PROPERTY_KEY, "the value of property")

@@ -118,7 +118,7 @@ class Call:
 
     async def receive(self) -> Any:
         """Return the next request, or None after the last one. Raises CallFailed if it cannot be decoded."""
-        packed = await self.intake.next()
+        packed = self.intake.next_free() or await self.intake.next()
         if packed is None:
             return None
         kind = self.method.request_type
@@ -176,7 +176,7 @@ class Call:
 
     def sent(self) -> None:
         """Continue a `send` that waits for the peer."""
-        if len(self.unsent) <= HIGH_WATER_BYTES:
+        if self._sender is not None and len(self.unsent) <= HIGH_WATER_BYTES:
             wake(self._sender)
 
     def close(self) -> None:

@@ -45,6 +45,7 @@ _PREFACE: Final = b"PRI * HTTP/2"
 _READ_BYTES: Final = 64 * 1024
 _COLLECTED_MAX: Final = 256 * 1024
 _UNWRITTEN_MAX: Final = 1024 * 1024
+_RELEASED_MAX: Final = 32 * 1024
 _PUSHED_OUT: Final = 1 / 8
 _FREE_CALLS: Final = 16
 """Open calls of a connection that do not count, with requests of up to `FREE_BYTES`."""
@@ -81,8 +82,9 @@ class GrpcConnection(asyncio.BufferedProtocol):
         self._transport: asyncio.Transport
         self._is_blocked = False
         self._collected_bytes = 0  # data since the last write
-        self._unwritten_bytes = 0  # in the socket buffer, at the last count
         self.unread_bytes = 0  # responses of all calls that the peer's windows do not allow yet
+        self._output_bytes = 0  # of them and of the socket buffer, as counted in the account
+        self._released_bytes = 0  # of ended calls, to be given back to the window of the connection
         self._has_more = False  # unsent data that the windows allow
         self._is_dirty = False
         self._is_closing = False
@@ -138,8 +140,8 @@ class GrpcConnection(asyncio.BufferedProtocol):
     def resume_writing(self) -> None:
         """Continue to send data."""
         self._is_blocked = False
-        self._count_unwritten()
         self._drain_all()
+        self._count_output()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """End all calls."""
@@ -156,12 +158,15 @@ class GrpcConnection(asyncio.BufferedProtocol):
     def write(self, call: Call, data: bytes) -> None:
         """Send data of the call's stream as far as the peer's windows allow, and keep the rest."""
         if call.trailers is None and call.stream_id in self._calls and not self._is_closing:
-            if not call.unsent:
-                call.waits_since_ns = self._hub.clock.monotonic_ns()
+            had_unsent = bool(call.unsent)
             self._has_called = True
             call.unsent += data
-            self._add_unread(len(data))
+            self.unread_bytes += len(data)
             self._drain(call)
+            if call.unsent:
+                if not had_unsent:
+                    call.waits_since_ns = self._hub.clock.monotonic_ns()
+                self._count_output()
 
     # ---- for the hub --------------------
 
@@ -198,7 +203,7 @@ class GrpcConnection(asyncio.BufferedProtocol):
         if data:
             self._transport.write(data)
         self._collected_bytes = 0
-        self._count_unwritten()
+        self._count_output()
         if self._transport.get_write_buffer_size() > _UNWRITTEN_MAX:
             self.abort("the peer reads no responses to its control frames")
         elif self._is_draining and not self._calls:
@@ -263,7 +268,7 @@ class GrpcConnection(asyncio.BufferedProtocol):
             call.arrived(data, self._active_ns)
         except CallFailed as error:
             self._finish(call, error.code, error.message)
-        if call.intake:
+        if call.task is None and call.intake:
             self._start(call)
         return True
 
@@ -272,7 +277,8 @@ class GrpcConnection(asyncio.BufferedProtocol):
         call = self._calls.get(stream_id)
         if call is not None:
             call.intake.end()
-            self._start(call)
+            if call.task is None:
+                self._start(call)
 
     def reset(self, stream_id: int) -> None:
         """Cancel a call."""
@@ -358,8 +364,8 @@ class GrpcConnection(asyncio.BufferedProtocol):
         if code != StatusCode.OK:
             self._drop_unsent(call)
         self._drain(call)
-        call.close()
-        self._mark_dirty()
+        if call.stream_id in self._calls:  # its responses wait for the peer
+            call.close()
 
     def _drain(self, call: Call) -> None:
         try:
@@ -383,7 +389,7 @@ class GrpcConnection(asyncio.BufferedProtocol):
                 return
             engine.send_data(stream_id, bytes(memoryview(unsent)[:size]))
             del unsent[:size]
-            self._add_unread(-size)
+            self.unread_bytes -= size
             self._collected_bytes += size
             # Clients for Java measure the bandwidth with one ping per round trip that brings data.
             self._control_frames = max(self._control_frames - 1 - size // FRAME_BYTES_MAX, 0)
@@ -407,25 +413,29 @@ class GrpcConnection(asyncio.BufferedProtocol):
             call.close()
 
     def _drop_unsent(self, call: Call) -> None:
-        self._add_unread(-len(call.unsent))
-        call.unsent.clear()
+        if call.unsent:
+            self.unread_bytes -= len(call.unsent)
+            call.unsent.clear()
+            self._count_output()
 
-    def _add_unread(self, size_bytes: int) -> None:
-        if size_bytes:
-            self.unread_bytes += size_bytes
-            self._share.add(size_bytes)
-
-    def _count_unwritten(self) -> None:
-        unwritten_bytes = self._transport.get_write_buffer_size()
-        if unwritten_bytes != self._unwritten_bytes:
-            change, self._unwritten_bytes = unwritten_bytes - self._unwritten_bytes, unwritten_bytes
+    def _count_output(self) -> None:
+        """Count responses that the peer does not read, once per turn; at once if it leaves some unsent."""
+        output_bytes = self.unread_bytes + self._transport.get_write_buffer_size()
+        if output_bytes != self._output_bytes:
+            change, self._output_bytes = output_bytes - self._output_bytes, output_bytes
             self._share.add(change)
 
     def _acknowledge(self, stream_id: int, size_bytes: int) -> None:
         """Let the peer send more."""
-        if not self._is_closing:
-            self._engine.acknowledge(stream_id, size_bytes)
-            self._mark_dirty()
+        if self._is_closing:
+            return
+        if stream_id not in self._calls:  # only the window of the connection gets it
+            self._released_bytes += size_bytes
+            if self._released_bytes < _RELEASED_MAX:
+                return
+            size_bytes, self._released_bytes = self._released_bytes, 0
+        self._engine.acknowledge(stream_id, size_bytes)
+        self._mark_dirty()
 
     def _push_out(self, is_over: bool) -> bool:
         """Fail the calls that hold the most and wait for the peer; return False without one."""

@@ -44,12 +44,19 @@ def count_fields(data: bytes, kind: type[Message], limit: int = FIELDS_MAX) -> i
             end, table = outer.pop()
             continue
         count += 1
-        tag, at = _varint(data, at)
+        tag = data[at]  # most tags and sizes have one byte
+        at += 1
+        if tag >= 0x80:
+            tag, at = _varint(data, at - 1)
         wire_type = tag & 7
         if wire_type != _SIZED:
             at = _after(data, at, wire_type)
             continue
-        size, at = _varint(data, at)
+        if at < end and data[at] < 0x80:
+            size = data[at]
+            at += 1
+        else:
+            size, at = _varint(data, at)
         if size > end - at:
             raise ValueError("a field is longer than the message")
         inner = table.get(tag >> 3, _LEAF)

@@ -114,7 +114,7 @@ class Intake:
             self._waiting.append(packed)
             self._waiting_bytes += len(packed.data)
         self._settle()
-        if self._waiting:
+        if self._receiver is not None and self._waiting:
             wake(self._receiver)
 
     def end(self) -> None:
@@ -133,15 +133,25 @@ class Intake:
                 return None
             self._receiver = asyncio.get_running_loop().create_future()
             await self._receiver
-        packed = self._waiting[0]
-        if packed.plain_bytes > self._free_bytes:
+        plain_bytes = self._waiting[0].plain_bytes
+        if plain_bytes > self._free_bytes:
             self._handled_bytes, self._partial_bytes = self._partial_bytes, 0
-            await self.take(COPIES * packed.plain_bytes - self._handled_bytes)
-        self._waiting.popleft()
+            await self.take(COPIES * plain_bytes - self._handled_bytes)
+        return self._begin()
+
+    def next_free(self) -> Packed | None:
+        """Return the next request as `next` does if it is there and does not count; None otherwise."""
+        if self._handled_bytes or not self._waiting or self._waiting[0].plain_bytes > self._free_bytes:
+            return None
+        return self._begin()
+
+    def _begin(self) -> Packed:
+        packed = self._waiting.popleft()
         self._waiting_bytes -= len(packed.data)
         self.is_handling = True
-        self._settle()
-        self._acknowledge_all_but(self._held_bytes)
+        if self._held_bytes or not self.is_ended:
+            self._settle()
+            self._acknowledge_all_but(self._held_bytes)
         return packed
 
     async def take(self, size_bytes: int) -> None:

@@ -70,8 +70,10 @@ class MessageReader:
 
     def feed(self, data: bytes) -> list[Packed]:
         """Add data; return the messages that are complete now."""
-        buffer = self._data
-        buffer += data
+        buffer: bytes | bytearray = data
+        if self._data:
+            self._data += data
+            buffer = self._data
         found: list[Packed] = []
         at = 0
         while len(buffer) - at >= PREFIX.size:
@@ -88,12 +90,14 @@ class MessageReader:
                 raise CallFailed(
                     StatusCode.INTERNAL, "a compressed message needs the header grpc-encoding: gzip"
                 )
-            if message.plain_bytes > self._max_bytes:
+            if compressed and message.plain_bytes > self._max_bytes:
                 raise self._too_long(f"{message.plain_bytes:,} bytes after its decompression")
             found.append(message)
             at = end
-        if at:
-            del buffer[:at]
+        if buffer is self._data:
+            del self._data[:at]
+        elif at < len(data):
+            self._data += memoryview(data)[at:]
         return found
 
     def _too_long(self, size: str) -> CallFailed:
