@@ -52,6 +52,7 @@ from actors.remoting.request import RequestContext, RequestRow
 from actors.remoting.targets import Action, Target
 from store.logs import get_logger
 from store.message.compression import decompress
+from store.message.message import MessageExt
 from store.message.record import decode_record
 from store.store_errors import MessageInvalid, RecordDamaged
 
@@ -157,8 +158,7 @@ class Clients:
         header: CheckTransactionStateHeader = context.header
         try:
             record = decode_record(context.command.body)
-            record.body = decompress(record.body, record.sys_flag)
-        except (RecordDamaged, MessageInvalid) as error:
+        except RecordDamaged as error:
             _log.warning("transaction_check_invalid", msg_id=header.msg_id, error=str(error))
             return
         found = next(
@@ -169,15 +169,7 @@ class Clients:
             return
         call, resource = found
         self._streams[call] = self._streams.pop(call)  # the next check goes to another producer
-        transaction = TransactionId(
-            header.broker_name, header.commit_log_offset, header.tran_state_table_offset, header.msg_id
-        )
-        command = RecoverOrphanedTransactionCommand(
-            message=message_of(record, resource), transaction_id=transaction.encode()
-        )
-        context.connection.hub.spawn(
-            call.send(TelemetryCommand(status=ok(), recover_orphaned_transaction_command=command))
-        )
+        context.connection.hub.spawn(_send_check(call, resource, record, header))
 
     async def announce(self) -> None:
         """Send heartbeats of the producers, with their topics as groups, and of the consumers to brokers."""
@@ -322,3 +314,21 @@ def _unrecognized(client_type: ClientType) -> RpcFailed:
         f"client type {client_type} with these settings is not supported: this gateway serves producers, "
         "push consumers and simple consumers",
     )
+
+
+async def _send_check(
+    call: Call, resource: Resource, record: MessageExt, header: CheckTransactionStateHeader
+) -> None:
+    """Send the half message, decompressed in a thread, to a producer."""
+    try:
+        record.body = await call.in_thread(lambda: decompress(record.body, record.sys_flag))
+    except MessageInvalid as error:
+        _log.warning("transaction_check_invalid", msg_id=header.msg_id, error=str(error))
+        return
+    transaction = TransactionId(
+        header.broker_name, header.commit_log_offset, header.tran_state_table_offset, header.msg_id
+    )
+    command = RecoverOrphanedTransactionCommand(
+        message=message_of(record, resource), transaction_id=transaction.encode()
+    )
+    await call.send(TelemetryCommand(status=ok(), recover_orphaned_transaction_command=command))

@@ -1,5 +1,6 @@
 """NameserverRequests: the handlers of a nameserver's requests, and its request table."""
 
+import asyncio
 import zlib
 from functools import partial
 
@@ -9,6 +10,7 @@ from actors.nameserver.kv_config import ORDER_TOPIC_CONFIG, KVConfig
 from actors.nameserver.nameserver_settings import NameserverSettings
 from actors.nameserver.route_table import BrokerIdentity, RouteTable
 from actors.remoting.bodies.routes import (
+    DATA_VERSION_VALUES_MAX,
     RegisterBrokerBody,
     encode_data_version,
     encode_kv_table,
@@ -32,13 +34,15 @@ from actors.remoting.headers import (
     RegisterBrokerResponse,
     UnregisterBrokerHeader,
 )
-from actors.remoting.json_fields import load_object
+from actors.remoting.json_fields import load_request
 from actors.remoting.remoting_errors import Refused
 from actors.remoting.request import Cost, RequestContext, RequestRow
 from actors.remoting.table import RequestTable
 from actors.remoting.targets import Action, Resource, on_cluster, on_every, on_topic
 from store.clock import NS_PER_MS, Clock
 
+DECODED_ON_LOOP_BYTES = 64 * 1024
+"""Longer registrations, and all compressed ones, are decoded in a thread."""
 _CRC_MASK = 0x7FFF_FFFF
 # Without this ending, RocketMQ's clients append another line to the remark.
 SEE_FAQ = "\nSee https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details."
@@ -56,6 +60,7 @@ class NameserverRequests:
         self._clock = clock
         self._brokers: set[Connection] = set()
         """The connections over which brokers have registered."""
+        self._decoding = asyncio.Lock()
 
     def table(self, config: SettingsRequests[NameserverSettings]) -> RequestTable:
         """Return the request table; `config` handles the requests for the settings."""
@@ -126,14 +131,27 @@ class NameserverRequests:
 
     # ---- brokers -------------------------------------------------------------------------------------
 
-    def _register(self, context: RequestContext) -> RemotingCommand:
+    def _register(self, context: RequestContext) -> RemotingCommand | None:
         header: RegisterBrokerHeader = context.header
         body = context.command.body
         if header.body_crc32 and header.body_crc32 != zlib.crc32(body) & _CRC_MASK:
             raise Refused(
                 ResponseCode.SYSTEM_ERROR, "the CRC of the body differs from bodyCrc32 in the header"
             )
-        decoded = RegisterBrokerBody.decode(body, header.compressed) if body else RegisterBrokerBody()
+        if len(body) > DECODED_ON_LOOP_BYTES or (body and header.compressed):
+            context.spawn(self._decode_and_register(context))
+            return None
+        return self._registered(context, RegisterBrokerBody.decode(body) if body else RegisterBrokerBody())
+
+    async def _decode_and_register(self, context: RequestContext) -> RemotingCommand:
+        header: RegisterBrokerHeader = context.header
+        body, topics_max = context.command.body, self._settings.max_topics
+        async with self._decoding:  # one at a time: each may inflate to 64 MiB
+            decoded = await asyncio.to_thread(RegisterBrokerBody.decode, body, header.compressed, topics_max)
+        return self._registered(context, decoded)
+
+    def _registered(self, context: RequestContext, decoded: RegisterBrokerBody) -> RemotingCommand:
+        header: RegisterBrokerHeader = context.header
         broker = BrokerIdentity(
             header.cluster_name,
             header.broker_name,
@@ -177,7 +195,7 @@ class NameserverRequests:
 
     def _data_version(self, context: RequestContext) -> RemotingCommand:
         header: QueryDataVersionHeader = context.header
-        theirs = read_data_version(load_object(context.command.body, "DataVersion"))
+        theirs = read_data_version(load_request(context.command.body, "DataVersion", DATA_VERSION_VALUES_MAX))
         ours = self._routes.data_version(header.broker_addr)
         is_changed = ours != theirs
         if not is_changed:

@@ -51,13 +51,15 @@ def check_values(body: Buffer, what: str, values_max: int) -> None:
         )
 
 
-def load_request(body: Buffer, what: str, values_max: int) -> dict[str, Any]:
+def load_request(
+    body: Buffer, what: str, values_max: int, unquoted_bytes_max: int = _SHORT_BYTES
+) -> dict[str, Any]:
     """Return the JSON object in the body of a request. Raises Refused as `check_values` and `load_object` do.
 
     In a long body, keys must be quoted: to find the others takes long, and no client sends them in requests.
     """
     check_values(body, what, values_max)
-    if len(body) <= _SHORT_BYTES:
+    if len(body) <= unquoted_bytes_max:
         return load_object(body, what)
     try:
         found = orjson.loads(body)

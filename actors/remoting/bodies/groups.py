@@ -177,6 +177,7 @@ class GroupMembers(Body):
     """
 
     title = "member list"
+    values_max = 200_000
 
     members: Annotated[tuple[ClientId, ...], msgspec.Meta(max_length=FRAME_ITEMS_MAX)] = wire(
         name="consumerIdList", default=()

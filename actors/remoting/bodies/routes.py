@@ -12,8 +12,19 @@ from msgspec.structs import replace
 from actors.remoting.bodies.body import Body, ShapedBody, wire
 from actors.remoting.codes import ResponseCode
 from actors.remoting.command import Buffer
-from actors.remoting.header import AnyListOf, AnyTableOf, Int, ListOf, Long, Name, Text, Topic, too_long
-from actors.remoting.json_fields import conform, get_object, load_object
+from actors.remoting.header import (
+    ITEMS_MAX,
+    AnyListOf,
+    AnyTableOf,
+    Int,
+    ListOf,
+    Long,
+    Name,
+    Text,
+    Topic,
+    too_long,
+)
+from actors.remoting.json_fields import KEPT_BYTES_MAX, check_values, conform, get_object, load_request
 from actors.remoting.remoting_errors import Refused
 from store.message.data_version import DataVersion
 from store.message.validate import MAX_RETRY_TOPIC_CHARS
@@ -25,6 +36,11 @@ PERM_INHERIT: Final = 1
 MASTER_ID: Final = 0
 
 MAX_INFLATED_BYTES: Final = 64 * 1024 * 1024
+REGISTERED_TOPICS_MAX: Final = 200_000
+DATA_VERSION_VALUES_MAX: Final = 100
+_VALUES_OF_TOPIC: Final = 32
+_UNQUOTED_BYTES_MAX: Final = 1024 * 1024
+"""In longer registrations all keys must be quoted, as RocketMQ writes them unless there are static topics."""
 _I32: Final = struct.Struct(">i")
 
 
@@ -182,17 +198,18 @@ class RegisterBrokerBody:
         return orjson.dumps({"filterServerList": self.filter_servers, "topicConfigSerializeWrapper": wrapper})
 
     @classmethod
-    def decode(cls, body: Buffer, compressed: bool = False) -> Self:
+    def decode(cls, body: Buffer, compressed: bool = False, topics_max: int = REGISTERED_TOPICS_MAX) -> Self:
         """Return the registration in `body`; inflate it first if `compressed`.
 
-        Raises Refused if it is invalid.
+        Raises Refused if it is invalid or has too many topics.
         """
         if compressed:
-            return cls._decode_compressed(body)
+            return cls._decode_compressed(body, topics_max)
         # Not a `Body`: for 1,000 topics that are stored undecoded, msgspec is not faster than orjson.
-        content = load_object(body, "RegisterBrokerBody")
+        content = load_request(body, "RegisterBrokerBody", _VALUES_OF_TOPIC * topics_max, _UNQUOTED_BYTES_MAX)
         wrapper = get_object(content, "topicConfigSerializeWrapper")
         configs = get_object(wrapper, "topicConfigTable")
+        _check_count(len(configs), topics_max)
         return cls(
             read_data_version(get_object(wrapper, "dataVersion")),
             _checked({name: get_object(configs, name) for name in configs}),
@@ -200,7 +217,7 @@ class RegisterBrokerBody:
         )
 
     @classmethod
-    def _decode_compressed(cls, body: Buffer) -> Self:
+    def _decode_compressed(cls, body: Buffer, topics_max: int) -> Self:
         """Decode RocketMQ's compressed form.
 
         The inflated data is: version, number of topics (i32), one text per topic, filter servers. Each part
@@ -210,15 +227,17 @@ class RegisterBrokerBody:
             data = _inflate(body)
             version, at = _part(data, 0)
             (count,) = _I32.unpack_from(data, at)
+            _check_count(count, topics_max)
             at += _I32.size
             configs = {}
             for _ in range(count):
                 text, at = _part(data, at)
-                config = _read_topic_text(text.decode())
+                config = _read_topic_text(text)
                 configs[config["topicName"]] = config
             servers, _ = _part(data, at)
+            check_values(servers, "list of filter servers", ITEMS_MAX)
             return cls(
-                read_data_version(load_object(version, "DataVersion")),
+                read_data_version(load_request(version, "DataVersion", DATA_VERSION_VALUES_MAX)),
                 _checked(configs),
                 conform(orjson.loads(servers), ListOf[Name], "list of filter servers"),
             )
@@ -226,6 +245,14 @@ class RegisterBrokerBody:
             raise Refused(
                 ResponseCode.SYSTEM_ERROR, f"the body is not a valid compressed RegisterBrokerBody: {error}"
             ) from error
+
+
+def _check_count(topics: int, topics_max: int) -> None:
+    if topics > topics_max:
+        raise Refused(
+            ResponseCode.SYSTEM_ERROR,
+            f"the registration has {topics:,} topics, but the limit is {topics_max:,}: raise max_topics",
+        )
 
 
 def _checked(configs: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
@@ -254,11 +281,14 @@ def _part(data: bytes, at: int) -> tuple[bytes, int]:
     return data[start:end], end
 
 
-def _read_topic_text(text: str) -> dict[str, Any]:
+def _read_topic_text(data: bytes) -> dict[str, Any]:
     """Return the TopicConfig of RocketMQ's one-line form.
 
     The line has name, read queues, write queues, permission, filter type and, since 5.x, attributes.
     """
+    if len(data) > KEPT_BYTES_MAX:
+        raise ValueError(f"a topic has {len(data):,} bytes, over the limit of {KEPT_BYTES_MAX:,}")
+    text = data.decode()
     words = text.split(" ", 5)
     if len(words) < 5:
         raise ValueError(f"a topic needs at least 5 fields, but has {len(words)}: {text[:100]!r}")

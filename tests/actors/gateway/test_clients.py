@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import threading
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,7 @@ from actors.gateway.proto.definition_pb2 import (
 )
 from actors.remoting.codes import RequestCode
 from actors.remoting.header import ITEMS_MAX
+from store.message.compression import decompress
 from store.message.properties import MessageConst
 from store.message.recall_handle import RecallHandle
 from tests.actors.gateway.gateways import GrpcClient, message, with_gateway
@@ -222,6 +224,28 @@ def test_open_transaction_is_checked_with_its_producer(tmp_path: Path) -> None:
         assert [each.body for each in await client.stored("Tx")] == [b"half"]
 
     with_gateway(tmp_path, story, {"transaction_timeout_ms": "100", "transaction_check_interval_ms": "200"})
+
+
+def test_body_of_a_checked_transaction_is_decompressed_in_a_thread(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads: list[str] = []
+
+    def noted(body: bytes, sys_flag: int) -> bytes:
+        threads.append(threading.current_thread().name)
+        return decompress(body, sys_flag)
+
+    async def story(client: GrpcClient) -> None:
+        await client.create_topic("Tx", "TRANSACTION")
+        stream = client.telemetry()
+        await stream.write(settings(ClientType.PRODUCER, "Tx"))
+        assert (await stream.read()).status.code == Code.OK
+        await client.send(message("Tx", b"half", message_type=MessageType.TRANSACTION))
+        assert (await stream.read()).recover_orphaned_transaction_command.message.body == b"half"
+
+    monkeypatch.setattr("actors.gateway.clients.decompress", noted)
+    with_gateway(tmp_path, story, {"transaction_timeout_ms": "100", "transaction_check_interval_ms": "200"})
+    assert {name.partition("_")[0] for name in threads} == {"grpc-decoder"}
 
 
 def test_settings_of_a_producer_are_completed(tmp_path: Path) -> None:
