@@ -46,7 +46,7 @@ from actors.broker.group.queue_locks import LockFile, QueueLocks
 from actors.broker.group.rebalancer_link import RebalancerLink
 from actors.broker.handle_api import HandleApi
 from actors.broker.identity import BrokerIdentity
-from actors.broker.loop.log_history import LogHistory, PastPositions
+from actors.broker.loop.log_history import GroupLogHistory, LogHistory, PastPositions
 from actors.broker.loop.queue_removal import QueueRemoval
 from actors.broker.metadata.tables import BrokerTables
 from actors.broker.metadata.topics import has_records_of_all
@@ -155,7 +155,7 @@ def build_broker(
     )  # fmt: skip
     capabilities = [feature.build(parts) for feature in features]
     _add_capabilities(parts, capabilities)
-    past = _past_positions(settings, store, clock, rng)
+    past = _past_positions(settings, store, clock, rng, role)
     handle = HandleApi(loop.server, identity.host.packed, properties.next_uniq_key, access.steps, role, clock)
     figures, puller = _figures(parts, drain, capabilities), _puller(parts, past)
     replies = _replies(settings, clock, identity, client, groups, properties, requests)
@@ -364,9 +364,19 @@ def _sending_rows(
 
 
 def _past_positions(
-    settings: BrokerSettings, store: MessageStore, clock: Clock, rng: random.Random
+    settings: BrokerSettings, store: MessageStore, clock: Clock, rng: random.Random, role: BrokerRole
 ) -> PastPositions:
-    if settings.role == SLAVE or settings.replication == RAFT:
+    if settings.replication == RAFT:
+        terms = GroupLogHistory(store)
+
+        def may_judge(epoch_id: str) -> bool:
+            # Only the leader knows all terms, as soon as its own one can be read; a former one that does not
+            # know of the next leader yet does not know its term.
+            leads = role.role is Role.MASTER and role.epoch == terms.term
+            return not epoch_id or terms.has(epoch_id) or (leads and not terms.is_before(epoch_id))
+
+        return PastPositions(store, terms, may_judge)
+    if settings.role == SLAVE:
         return PastPositions(store, None)
     history = LogHistory.begin(store.root, store.positions.written, clock.wall_ms(), rng)
     return PastPositions(store, history)

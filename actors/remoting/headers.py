@@ -304,6 +304,8 @@ class PullRecordsHeader(Header):
     If the queue has no records at `queue_offset`, the broker holds the request for up to `wait_ms`. `history`
     is the id of the epoch of the log that the last response with one named; empty before the first one. The
     broker responds with its own if it differs: with PULL_OFFSET_MOVED if `queue_offset` is not in its log.
+    An id with `GROUP_EPOCH` is known to all replicas; another one than that of the last response gets it with
+    `FROM_OTHER` added.
     """
 
     topic: Topic

@@ -125,6 +125,10 @@ from actors.remoting.remoting_errors import Refused
 from actors.remoting.targets import Action, Resource, Target
 
 PULL_RECORDS_BYTES_MAX = 4 * 1024 * 1024
+GROUP_EPOCH = "-g"
+"""End of the id of an epoch of a Raft group, which is the same at all replicas."""
+FROM_OTHER = "?"
+"""Added to such an id by a client that has it from another replica: the response names the epoch then."""
 _CheckedTargets = Annotated[list[tuple[Resource, Name, Action]], msgspec.Meta(max_length=2048)]
 
 FOLLOWING = "following"

@@ -1,10 +1,13 @@
 """ReadEpoch: the epoch of a log that a saved or a running position belongs to."""
 
+from actors.remoting.raymq_requests import FROM_OTHER, GROUP_EPOCH
+
 
 class ReadEpoch:
     """The epoch of a broker's log in which a queue was read last (PULL_RECORDS, `history`).
 
-    It is that of one replica: what was read from others since is not known to be in its epoch.
+    It is that of one replica: what was read from others since is not known to be in its epoch. The epochs of
+    a Raft group are the same at all of its replicas.
     """
 
     __slots__ = ("address", "id")
@@ -17,8 +20,10 @@ class ReadEpoch:
         """The id of the epoch; empty if it is unknown."""
 
     def at(self, address: str) -> str:
-        """Return the id of the epoch if the queue was read last from this address, else an empty text."""
-        return self.id if address == self.address else ""
+        """Return the id to name to the replica at this address; empty if it cannot know the epoch."""
+        if address == self.address:
+            return self.id
+        return self.id + FROM_OTHER if self.id.endswith(GROUP_EPOCH) else ""
 
     def read(self, address: str, history: str | None) -> None:
         """Record a response from an address, with the id that it names."""

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from actors.broker.loop.log_history import stored_epoch
+from actors.remoting.raymq_requests import GROUP_EPOCH
 from cluster.client.message_selector import ALL_MESSAGES, MessageSelector
 from jobs.reading.chunk import Chunk, LostRange, Numbers, lost_ranges, make_chunks
 from jobs.reading.selection import UNIT, select_records, select_units
@@ -45,6 +46,8 @@ def is_local(location: StoreLocation) -> bool:
         return False
     if name is None or name.store_id != location.store_id:
         return False
+    if location.history.endswith(GROUP_EPOCH):
+        return True  # the epochs of a Raft group are only in its log
     return not location.history or location.history == stored_epoch(Path(location.store_root))
 
 

@@ -10,28 +10,37 @@ An epoch has a random id, which begins with its time, and the CommitLog position
 where the next one begins. A consumer of RayMQ sends the id of the epoch in which it read; what it has read
 there is in this log up to the end of the epoch. If a copy of the store does not know the epoch, it began
 after the copy was made: the histories differ from the first epoch on that began after it.
+
+The epochs of a Raft group are the terms of its leaders (`GroupLogHistory`), which all of its replicas know.
+Their ids end with `GROUP_EPOCH`.
 """
 
 from __future__ import annotations
 
 import random
 import re
-from collections.abc import Sequence
+import zlib
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
 
+from actors.raft.group_record import GROUP_TOPIC, decode_group_record
+from actors.remoting.raymq_requests import FROM_OTHER, GROUP_EPOCH
 from store.disk.files import replace_file
 from store.logs import get_logger
+from store.message.record import body_of
 from store.message_store import MessageStore
+from store.reading.queries import store_timestamp_of
+from store.store_errors import StoreError
 
 _log = get_logger(__name__)
 
 HISTORY_FILE = "raymq.history"
 EPOCHS_MAX = 1_000
 """Epochs that are kept. A consumer that read before the first of them is not recognized."""
-_ID = re.compile(r"([0-9a-f]{1,15})-[0-9a-f]{8}", re.ASCII)
+_ID = re.compile(rf"([0-9a-f]{{1,15}})-[0-9a-f]{{8}}({GROUP_EPOCH})?", re.ASCII)
 
 
 class Epoch(NamedTuple):
@@ -49,9 +58,20 @@ class LogHistory:
     """The epochs of one log, in the order in which they began; the last one is the present one."""
 
     def __init__(self, epochs: Sequence[Epoch]) -> None:
-        self._epochs = tuple(epochs)
-        self.current = self._epochs[-1].id
-        """The id of the present epoch."""
+        self._epochs = [*epochs]
+
+    @property
+    def current(self) -> str:
+        """The id of the present epoch; empty if it is unknown."""
+        return self._epochs[-1].id if self._epochs else ""
+
+    def has(self, epoch_id: str) -> bool:
+        """Return True if the epoch is one of this log."""
+        return any(each.id == epoch_id for each in self._epochs)
+
+    def is_before(self, epoch_id: str) -> bool:
+        """Return True if an epoch began after the present one of this log."""
+        return bool(_ID.fullmatch(epoch_id)) and _began_ms(self.current) < _began_ms(epoch_id)
 
     @classmethod
     def begin(cls, root: Path, log_end: int, now_ms: int, rng: random.Random) -> LogHistory:
@@ -76,17 +96,65 @@ class LogHistory:
         if not _ID.fullmatch(epoch_id):
             return None
         began_ms = _began_ms(epoch_id)
-        later = (each.position for each in self._epochs if _began_ms(each.id) > began_ms)
+        later = (each.position for each in self._epochs if _began_ms(each.id) >= began_ms)
         return next(later, self._epochs[-1].position)
+
+
+class GroupLogHistory(LogHistory):
+    """The epochs of the log of a Raft group: the terms of its leaders, each of which begins with a record.
+
+    The id of an epoch is made of this record, so it is the same at each replica.
+    """
+
+    def __init__(self, store: MessageStore) -> None:
+        super().__init__(())
+        self._store = store
+        self._next_offset = 0
+        self.term = 0
+        """The term of the present epoch."""
+        self._read()
+
+    @property
+    def current(self) -> str:
+        """The id of the last epoch whose first record can be read; empty without one."""
+        if self._store.max_offset(GROUP_TOPIC, 0) != self._next_offset:
+            self._read()
+        return super().current
+
+    def _read(self) -> None:
+        store = self._store
+        end = store.max_offset(GROUP_TOPIC, 0)
+        begin = max(self._next_offset, store.min_offset(GROUP_TOPIC, 0), end - EPOCHS_MAX)
+        for unit in store.units(GROUP_TOPIC, 0, begin, end - begin):
+            try:
+                record = store.record_at(unit.physical_offset)
+                term = decode_group_record(record[body_of(record)]).term
+            except (StoreError, ValueError):
+                continue  # deleted or damaged: its term is not recognized
+            if term > self.term:
+                self.term = term
+                epoch_id = f"{store_timestamp_of(record):x}-{zlib.crc32(record):08x}{GROUP_EPOCH}"
+                self._epochs = [*self._epochs[1 - EPOCHS_MAX :], Epoch(epoch_id, unit.physical_offset)]
+        self._next_offset = end
 
 
 class PastPositions:
     """Finds the positions of consumers in one log that they have from another past of it."""
 
-    def __init__(self, store: MessageStore, history: LogHistory | None) -> None:
-        """Create the object; without a history, as for a slave or in a Raft group, no position is checked."""
+    def __init__(
+        self,
+        store: MessageStore,
+        history: LogHistory | None,
+        may_judge: Callable[[str], bool] | None = None,
+    ) -> None:
+        """Create the object; without a history, as for a slave, no position is checked.
+
+        `may_judge` returns False while this replica cannot say whether an epoch is one of its log; default:
+        while the end of the log is unknown, as consumers wait then (`LogEnd`).
+        """
         self._store = store
         self._history = history
+        self._may_judge = may_judge or (lambda _: store.positions.is_end_known)
 
     @property
     def current(self) -> str:
@@ -94,19 +162,26 @@ class PastPositions:
         return "" if self._history is None else self._history.current
 
     def must_check(self, epoch_id: str) -> bool:
-        """Return True if positions that were read in an epoch must be checked.
+        """Return True if positions that were read in an epoch must be checked, and can be."""
+        current = self.current
+        if not current or epoch_id == current:
+            return False
+        return epoch_id.endswith(FROM_OTHER) or self._may_judge(epoch_id)
 
-        They are not while the end of the log is unknown: consumers wait then (`LogEnd`).
-        """
-        history = self._history
-        return history is not None and epoch_id != history.current and self._store.positions.is_end_known
+    def named(self, epoch_id: str) -> str:
+        """Return the epoch of a consumer after its position was checked."""
+        epoch_id = epoch_id.removesuffix(FROM_OTHER)
+        return self.current if self._may_judge(epoch_id) else epoch_id
 
     def valid(self, topic: str, queue_id: int, offset: int, epoch_id: str, group: str) -> int:
         """Return `offset`, or the end of what this log has of the messages that were read in the epoch.
 
         Raises StoreError, and NotResident inside `resident_only`.
         """
-        position = None if self._history is None else self._history.end_of(epoch_id)
+        epoch_id = epoch_id.removesuffix(FROM_OTHER)
+        if self._history is None or not self._may_judge(epoch_id):
+            return offset
+        position = self._history.end_of(epoch_id)
         if position is None:
             return offset
         end = self._store.offset_at_position(topic, queue_id, position)

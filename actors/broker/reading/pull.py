@@ -60,7 +60,7 @@ _CODES = {
 class PullRequest(HeldRequest[Arrival]):
     """One pull, which may be held. A broker may hold 50,000 pulls, so this object is kept small."""
 
-    __slots__ = ("_puller", "consumer", "limits", "offset", "wait_ms")
+    __slots__ = ("_puller", "consumer", "history", "limits", "offset", "wait_ms")
 
     key: Queue
 
@@ -73,14 +73,19 @@ class PullRequest(HeldRequest[Arrival]):
         limits: ReadLimits,
         consumer: Consumer,
         wait_ms: int,
+        history: str = "",
     ) -> None:
-        """Create a pull of the queue `key`, which is (topic, queue id), starting at `offset`."""
+        """Create a pull of the queue `key`, which is (topic, queue id), starting at `offset`.
+
+        `history` is the epoch of the log that the client has named; empty if it is not the present one.
+        """
         super().__init__(context, key)
         self._puller = puller
         self.offset = offset
         self.limits = limits
         self.consumer = consumer
         self.wait_ms = wait_ms
+        self.history = history
 
     def is_satisfied(self, arrival: Arrival) -> bool:
         """Return True if the arrived messages may include one that the pull's filter accepts."""
@@ -229,6 +234,7 @@ class Puller:
             ReadLimits(max(header.max_messages, 1), max(min(header.max_bytes, PULL_RECORDS_BYTES_MAX), 1)),
             Consumer(group, message_filter),
             self._hold_ms(min(header.wait_ms, self._settings.max_hold_ms)),
+            header.history if header.history and header.history == self._past.current else "",
         )
         self._respond_or_hold(request)
 
@@ -242,7 +248,7 @@ class Puller:
         moved, kept = GetMessageStatus.OFFSET_OVERFLOW_BADLY, GetMessageStatus.NO_MATCHED_MESSAGE
         found = self._reader.empty_result((topic, queue_id), moved if valid < offset else kept, valid)
         response = response_of(found, offset)
-        response.ext["history"] = self._past.current
+        response.ext["history"] = self._past.named(header.history or "")
         return response
 
     def _compile(self, context: RequestContext, handle: Callable[[RequestContext], None]) -> Steps:
@@ -317,6 +323,8 @@ class Puller:
 
     def _response(self, request: PullRequest, found: GetMessageResult) -> RemotingCommand:
         response = response_of(found, request.offset)
+        if request.history and request.history != self._past.current:
+            response.ext["history"] = self._past.current  # the leader has changed while the pull was held
         if self._settings.slave_read_enable:
             self._replicas.advise(response, found, request.consumer.group, request.offset)
         return response

@@ -145,6 +145,7 @@ READERS = {
     "broker/drain.py": "after `caught_up`",
     "broker/group/group_progress.py": "of requests after `caught_up`, and of figures if the end is known",
     "broker/group/offset_requests.py": "after `caught_up`, and for queues that the topic does not have",
+    "broker/loop/log_history.py": "of the group records: the epochs that are known at least",
     "broker/metrics/lags.py": "only if the end is known",
     "broker/pop/acks.py": "a service of a master, which starts when the end is known",
     "broker/pop/popping.py": "a service of a master, which starts when the end is known",
