@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Self
 
@@ -32,10 +33,10 @@ def class_path(profile: str) -> str:
 class RocketMQWithProxy(Deployment):
     """A nameserver, a broker and a proxy in cluster mode, each in a process of its own."""
 
-    def __init__(self, kit: JavaKit, root: Path) -> None:
-        """Choose the ports; nothing is started."""
+    def __init__(self, kit: JavaKit, root: Path, settings: Mapping[str, str] | None = None) -> None:
+        """Choose the ports; nothing is started. `settings` are entries of broker.conf."""
         self._root = root
-        self._rocketmq = RocketMQ(kit, root)
+        self._rocketmq = RocketMQ(kit, root, settings)
         self._port = free_port()
         self._proxy: Program | None = None
 
@@ -103,11 +104,13 @@ class RocketMQWithProxy(Deployment):
 class RayMQWithGateway(Deployment):
     """The standalone cluster, and a gateway in a process of its own."""
 
-    def __init__(self, root: Path, *, has_tls: bool = False) -> None:
-        """Choose the ports; nothing is started."""
+    def __init__(
+        self, root: Path, settings: Mapping[str, str] | None = None, *, has_tls: bool = False
+    ) -> None:
+        """Choose the ports; nothing is started. `settings` are entries of broker.conf."""
         self._root = root
         self._options = ["tls"] if has_tls else []
-        self._raymq = RayMQ(root)
+        self._raymq = RayMQ(root, settings)
         self._port = free_port()
         self._gateway: Program | None = None
 

@@ -331,4 +331,4 @@ async def _send_check(
     command = RecoverOrphanedTransactionCommand(
         message=message_of(record, resource), transaction_id=transaction.encode()
     )
-    await call.send(TelemetryCommand(status=ok(), recover_orphaned_transaction_command=command))
+    await call.send(TelemetryCommand(recover_orphaned_transaction_command=command))

@@ -24,12 +24,21 @@ from benchmarks.proxy import RayMQWithGateway, RocketMQWithProxy
 from store.clock import SystemClock
 from tests.compat.build import JavaKit
 from tests.compat.peers import Deployment
-from tests.eventually import eventually_async
+from tests.eventually import LIMIT_S, eventually_async
 
-CLIENT = (
-    ("x-mq-client-id", "client@test"), ("x-mq-language", "JAVA"), ("x-mq-client-version", "5.0.8"),
-    ("x-mq-protocol", "v2"),
-)  # fmt: skip
+HEADERS = (("x-mq-language", "JAVA"), ("x-mq-client-version", "5.0.8"), ("x-mq-protocol", "v2"))
+BROKER = {"transactionCheckInterval": "3000", "transactionTimeOut": "1000"}
+RPCS = {
+    "QueryRoute", "Heartbeat", "SendMessage", "QueryAssignment", "ReceiveMessage", "AckMessage",
+    "ForwardMessageToDeadLetterQueue", "EndTransaction", "Telemetry", "NotifyClientTermination",
+    "ChangeInvisibleDuration", "RecallMessage",
+}  # fmt: skip
+"""All that the gateway serves."""
+ENDPOINTS = v2.Endpoints(scheme=v2.IPv4, addresses=[v2.Address(host="127.0.0.1", port=8081)])
+COMMON = {
+    "access_point": ENDPOINTS, "request_timeout": Duration(seconds=3),
+    "user_agent": v2.UA(language=v2.JAVA, version="5.0.8", platform="p", hostname="h"),
+}  # fmt: skip
 GROUP = v2.Resource(name="workers")
 TYPES = {"Plain": "NORMAL", "Fifo": "FIFO", "Delay": "DELAY", "Transaction": "TRANSACTION"}
 SECOND = Duration(seconds=1)
@@ -47,15 +56,18 @@ ON_PURPOSE = {
     "user_properties[TRACE_CONTEXT]": "a system property has it",
     "user_properties[__SHARDINGKEY]": "a system property has it",
     "user_properties[__transactionId__]": "a property of the broker",
+    "user_properties[TRANSACTION_CHECK_TIMES]": "a property of the broker",
+    "check: recover_orphaned_transaction_command.message.system_properties.queue_offset": (
+        "RocketMQ copies an open message at each check"
+    ),
     "system_properties.invisible_duration.seconds": "the proxy sets none",
     "send Plain: entries.transaction_id": "the message is in no transaction",
     "send Fifo: entries.transaction_id": "the message is in no transaction",
     "send Delay: entries.transaction_id": "the message is in no transaction",
     "send later: entries.transaction_id": "the message is in no transaction",
     "send later: entries.offset": "that of the timer's queue, which other records use in RocketMQ",
-    "recall: message_id": "RocketMQ's broker does not recall messages by default",
-    "recall: status.code": "the same",
-    "recall: status.message": "the same",
+    "send dead: entries.transaction_id": "the message is in no transaction",
+    "dead: status.message": "the proxy gives RocketMQ's number of success",
     "late change: receipt_handle": "the handle that the client has",
     "missing: status.message": "RocketMQ's text is that of its remoting client",
     "no entries: status.code": "BAD_REQUEST: it is the client's error",
@@ -81,18 +93,20 @@ def message(topic: str, number: int, **system: Any) -> v2.Message:
 class Client:
     """Calls the rpcs, and notes the responses as texts by field."""
 
-    def __init__(self, deployment: Deployment, channel: grpc.aio.Channel) -> None:
+    def __init__(self, channel: grpc.aio.Channel, name: str = "client") -> None:
         self._channel = channel
-        self._deployment = deployment
+        self._metadata = (("x-mq-client-id", f"{name}@test"), *HEADERS)
         self.fields: dict[str, str] = {}
+        self.called: set[str] = set()
 
     async def call(self, step: str, request: Message) -> Any:
         name = type(request).__name__.removesuffix("Request")
+        self.called.add(name)
         call = self._channel.unary_unary(
             SERVICE + name, request_serializer=type(request).SerializeToString,
             response_deserializer=getattr(rpc, f"{name}Response").FromString,
         )  # fmt: skip
-        found = await call(request, metadata=CLIENT)
+        found = await call(request, metadata=self._metadata)
         self._note(step, found)
         return found
 
@@ -100,10 +114,17 @@ class Client:
         """Send settings; the stream stays open."""
         stream = self._channel.stream_stream(
             f"{SERVICE}Telemetry", rpc.TelemetryCommand.SerializeToString, rpc.TelemetryCommand.FromString
-        )(metadata=CLIENT)
+        )(metadata=self._metadata)
         await stream.write(rpc.TelemetryCommand(settings=settings))
+        self.called.add("Telemetry")
         self._note(step, await stream.read())
         self._stream = stream
+
+    async def command(self, step: str) -> rpc.TelemetryCommand:
+        """Return the next command on the stream of `telemetry`."""
+        found: rpc.TelemetryCommand = await asyncio.wait_for(self._stream.read(), LIMIT_S)
+        self._note(step, found)
+        return found
 
     async def receive(self, step: str, topic: str, *, wait_s: int = 5, **fields: Any) -> list[v2.Message]:
         given = {"invisible_duration": Duration(seconds=30), **fields}
@@ -116,7 +137,8 @@ class Client:
             f"{SERVICE}ReceiveMessage", rpc.ReceiveMessageRequest.SerializeToString,
             rpc.ReceiveMessageResponse.FromString,
         )  # fmt: skip
-        found = [each async for each in call(request, metadata=CLIENT, timeout=30)]
+        self.called.add("ReceiveMessage")
+        found = [each async for each in call(request, metadata=self._metadata, timeout=30)]
         messages = [each.message for each in found if each.HasField("message")]
         if messages or step:
             for each in found:
@@ -173,33 +195,32 @@ async def responses(deployment: Deployment) -> dict[str, str]:
     """Return the fields of the responses to one client that uses everything."""
     await create_topics(deployment.broker_address)
     async with grpc.aio.insecure_channel(deployment.gateway_address) as channel:
-        client = Client(deployment, channel)
-        endpoints = v2.Endpoints(scheme=v2.IPv4, addresses=[v2.Address(host="127.0.0.1", port=8081)])
+        client = Client(channel)
 
         async def has_routes() -> bool:
             found = [
-                await client.call("route", rpc.QueryRouteRequest(topic=resource(name), endpoints=endpoints))
+                await client.call("route", rpc.QueryRouteRequest(topic=resource(name), endpoints=ENDPOINTS))
                 for name in TYPES
             ]
             return all(each.status.code == v2.OK for each in found)
 
         await eventually_async(has_routes)
-        agent = v2.UA(language=v2.JAVA, version="5.0.8", platform="p", hostname="h")
         subscription = v2.Subscription(group=GROUP)
         for name in TYPES:
             subscription.subscriptions.add(topic=resource(name)).expression.expression = "*"
         publishing = v2.Publishing(topics=[resource(name) for name in TYPES])
-        common = {"access_point": endpoints, "request_timeout": Duration(seconds=3), "user_agent": agent}
         await client.telemetry(
-            "producer", v2.Settings(client_type=v2.PRODUCER, publishing=publishing, **common)
+            "producer", v2.Settings(client_type=v2.PRODUCER, publishing=publishing, **COMMON)
         )
-        simple = v2.Settings(client_type=v2.SIMPLE_CONSUMER, subscription=subscription, **common)
+        push = v2.Settings(client_type=v2.PUSH_CONSUMER, subscription=subscription, **COMMON)
+        await client.telemetry("push consumer", push)
+        simple = v2.Settings(client_type=v2.SIMPLE_CONSUMER, subscription=subscription, **COMMON)
         await client.telemetry("consumer", simple)
         heartbeat = rpc.HeartbeatRequest(group=GROUP, client_type=v2.SIMPLE_CONSUMER)
         await client.call("heartbeat", heartbeat)
         for name in TYPES:
             await client.receive("nothing", name)
-        assignment = rpc.QueryAssignmentRequest(topic=resource("Plain"), group=GROUP, endpoints=endpoints)
+        assignment = rpc.QueryAssignmentRequest(topic=resource("Plain"), group=GROUP, endpoints=ENDPOINTS)
         await client.call("assignment", assignment)
         await send_and_receive(client)
         now_s = int(time.time())
@@ -209,9 +230,13 @@ async def responses(deployment: Deployment) -> dict[str, str]:
         )
         recalled = waits.entries[0].recall_handle
         await client.call("recall", rpc.RecallMessageRequest(topic=resource("Delay"), recall_handle=recalled))
+        await _dead_letter(client)
         await _refusals(client)
         await client.call("end", rpc.NotifyClientTerminationRequest(group=GROUP))
-        return client.fields
+        checked = Client(channel, "checked")
+        await _check(checked)
+        assert client.called | checked.called == RPCS
+        return client.fields | checked.fields
 
 
 async def send_and_receive(client: Client) -> None:
@@ -248,6 +273,38 @@ async def send_and_receive(client: Client) -> None:
         await client.call("ack", rpc.AckMessageRequest(group=GROUP, topic=resource(name), entries=[acked]))
 
 
+async def _dead_letter(client: Client) -> None:
+    """Send a message, receive it, and forward it to the dead letters of its group."""
+    await client.call(
+        "send dead", rpc.SendMessageRequest(messages=[message("Plain", 5, message_type=v2.NORMAL)])
+    )
+    found = await client.received("received dead", "Plain")
+    for step, handle in (("dead", found.system_properties.receipt_handle), ("late dead", EXPIRED)):
+        await client.call(
+            step,
+            rpc.ForwardMessageToDeadLetterQueueRequest(
+                group=GROUP, topic=resource("Plain"), receipt_handle=handle, message_id="01ABC5",
+                delivery_attempt=1, max_delivery_attempts=1,
+            ),
+        )  # fmt: skip
+
+
+async def _check(client: Client) -> None:
+    """Leave a transaction open until it is checked, and roll it back then."""
+    publishing = v2.Publishing(topics=[resource("Transaction")])
+    await client.telemetry("checked", v2.Settings(client_type=v2.PRODUCER, publishing=publishing, **COMMON))
+    await client.call("producer's heartbeat", rpc.HeartbeatRequest(client_type=v2.PRODUCER))
+    sent = message("Transaction", 7, message_type=v2.TRANSACTION)
+    sent.system_properties.born_timestamp.seconds = int(time.time())  # RocketMQ checks no old ones
+    await client.call("send open", rpc.SendMessageRequest(messages=[sent]))
+    check = (await client.command("check")).recover_orphaned_transaction_command
+    rollback = rpc.EndTransactionRequest(
+        topic=resource("Transaction"), message_id="01ABC7", resolution=v2.ROLLBACK,
+        transaction_id=check.transaction_id, source=v2.SOURCE_SERVER_CHECK,
+    )  # fmt: skip
+    await client.call("rollback", rollback)
+
+
 async def _refusals(client: Client) -> None:
     plain = resource("Plain")
     late = rpc.AckMessageEntry(message_id="m", receipt_handle=EXPIRED)
@@ -282,8 +339,8 @@ async def _refusals(client: Client) -> None:
 def test_fields_of_responses_are_those_of_the_proxy(tmp_path: Path, kit: JavaKit) -> None:
     found = []
     for name, deployment in (
-        ("rocketmq", RocketMQWithProxy(kit, tmp_path / "rocketmq")),
-        ("raymq", RayMQWithGateway(tmp_path / "raymq")),
+        ("rocketmq", RocketMQWithProxy(kit, tmp_path / "rocketmq", BROKER | {"recallMessageEnable": "true"})),
+        ("raymq", RayMQWithGateway(tmp_path / "raymq", BROKER)),
     ):
         (tmp_path / name).mkdir()
         try:
