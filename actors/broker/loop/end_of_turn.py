@@ -87,7 +87,7 @@ class EndOfTurn:
             clock: for time-outs and measurements.
             server: functions of the server.
             put_times: counts the time from append to confirmation.
-            log_end: tells whether the end of the log is known.
+            log_end: reports whether the end of the log is known.
             catch_up_timeout_ms: how long a reader waits for dispatch before it is refused.
         """
         self._put_times = put_times

@@ -39,23 +39,25 @@ async def history_of(peer: Peer) -> str:
     return history
 
 
-def restore(settings: BrokerSettings, copy: Path) -> None:
+async def with_lost_messages(root: Path) -> tuple[BrokerSettings, str]:
+    """Send 0 to 9, and restore a copy that ends at 4; return the id of the lost epoch, too."""
+    settings = settings_of(root)
+    async with serving(settings) as peer:
+        await send(peer, *range(5))
+    copy_store(settings.store_root, root / "copy")
+    async with serving(settings) as peer:
+        lost = await history_of(peer)
+        await send(peer, *range(5, 10))
     shutil.rmtree(settings.store_root)
-    shutil.move(copy / "store", settings.store_root)
+    shutil.move(root / "copy" / "store", settings.store_root)
+    return settings, lost
 
 
 def test_restored_copy_moves_consumers_to_where_their_past_ends(tmp_path: Path) -> None:
     """Also after another restart, and if it has as many new messages as were lost."""
 
     async def story() -> None:
-        settings = settings_of(tmp_path)
-        async with serving(settings) as peer:
-            await send(peer, *range(5))
-        copy_store(settings.store_root, tmp_path / "copy")
-        async with serving(settings) as peer:
-            lost = await history_of(peer)
-            await send(peer, *range(5, 10))
-        restore(settings, tmp_path / "copy")
+        settings, lost = await with_lost_messages(tmp_path)
         async with serving(settings) as peer:
             await send(peer, *range(10, 20))
         async with serving(settings) as peer:
@@ -74,14 +76,7 @@ def test_restored_copy_lowers_commits_of_its_lost_past(tmp_path: Path) -> None:
     """A consumer whose lease ends commits before it pulls again; the next one starts there."""
 
     async def story() -> None:
-        settings = settings_of(tmp_path)
-        async with serving(settings) as peer:
-            await send(peer, *range(5))
-        copy_store(settings.store_root, tmp_path / "copy")
-        async with serving(settings) as peer:
-            lost = await history_of(peer)
-            await send(peer, *range(5, 10))
-        restore(settings, tmp_path / "copy")
+        settings, lost = await with_lost_messages(tmp_path)
         async with serving(settings) as peer:
             await send(peer, *range(10, 20))
             for offset, history, expected in (
