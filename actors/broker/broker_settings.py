@@ -383,6 +383,11 @@ class BrokerSettings(AccessSettings, MetricsSettings):
         return self.ha_tls and (self.role == "slave" or self.replication not in ("", RAFT))
 
     @property
+    def logs_progress(self) -> bool:
+        """True if acks and commits are logged, and answered when other replicas have them."""
+        return self.replication == RAFT or (self.replication == "sync" and self.role != SLAVE)
+
+    @property
     def host(self) -> str:
         """The host name or address in routes: `advertised_host`, else `listen_host`."""
         return self.advertised_host or self.listen_host

@@ -98,6 +98,12 @@ class RayMQ(Peer):
             self._running.terminate()
         self.start()
 
+    def successor(self, root: Path, options: Sequence[str]) -> RayMQ:
+        """Return services with another store on the same ports; nothing is started."""
+        other = RayMQ(root, self._settings, options)
+        other._nameserver_port, other._broker_port = self._nameserver_port, self._broker_port
+        return other
+
     def _options(self) -> list[str]:
         settings = dict(self._settings)
         options = []

@@ -3,10 +3,10 @@
 Claims live in memory (`actors.broker.pop.claims`). The next process pops from the committed offset on, so it
 needs to know what was acked after it:
 
-    acks of a Raft group's leader     logged once per turn, before they are answered (`HeldAcks`)
+    acks of replicas                  logged once per turn, before they are answered (`HeldAcks`)
     acks for an earlier process       the message is skipped when it is reached
 
-There is a bit per message, in chunks of CHUNK offsets. A Raft group replicates each chunk as one entry.
+There is a bit per message, in chunks of CHUNK offsets. Each chunk is replicated as one entry.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class AckedOffsets:
     """The acked offsets of one broker."""
 
     def __init__(self, *, is_replicated: bool) -> None:
-        """Create the object; `is_replicated` is true in a Raft group, which logs the changes of each turn."""
+        """Create the object; `is_replicated` is true if the changes of each turn are logged."""
         self.is_replicated = is_replicated
         self._queues: dict[Queue, dict[int, int]] = {}
         self._changed: set[tuple[Queue, int]] = set()
@@ -36,7 +36,7 @@ class AckedOffsets:
         self.changes = 0
 
     def done(self, queue: Queue, offset: int) -> None:
-        """Note that a message after the committed offset was acked; only a Raft group needs it."""
+        """Note that a message after the committed offset was acked; needed only if it is logged."""
         if self.is_replicated:
             self.add(queue, offset)
 
@@ -48,7 +48,6 @@ class AckedOffsets:
 
     def committed(self, queue: Queue, offset: int) -> None:
         """Note that the committed offset has advanced to `offset`."""
-        self.note(*queue[:2])
         chunk, bit = divmod(offset, CHUNK)
         for each in [each for each in self._queues.get(queue, ()) if each <= chunk]:
             left = self._queues[queue][each] >> bit << bit if each == chunk else 0
@@ -73,7 +72,7 @@ class AckedOffsets:
             for chunk in list(self._queues[queue]):
                 self._set(queue, chunk, 0)
 
-    # ---- of a Raft group -----------------------------------------------------------------------------------
+    # ---- if changes are logged -----------------------------------------------------------------------------
 
     def before_log(self, record: Record) -> None:
         """Register a function that records other acks; called before the changes of a turn are taken."""

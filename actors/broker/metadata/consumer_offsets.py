@@ -39,7 +39,7 @@ class ConsumerOffsets:
         Args:
             table: the committed offsets.
             generations: like the offsets, it has the keys `topic@group`, then queue id.
-            is_replicated: true in a Raft group.
+            is_replicated: true if other replicas need each change (`HeldAcks`).
         """
         self.table = table
         self.generations = generations or {}
@@ -57,6 +57,10 @@ class ConsumerOffsets:
         """The offset of a pending reset, by topic, group and queue id."""
         self.acked = AckedOffsets(is_replicated=is_replicated)
         """Popped messages after the committed offsets that are not popped again."""
+
+    def note_change(self) -> None:
+        """Note that a table was changed in place: it is to be saved."""
+        self.changes += 1
 
     def count_claimed(self, topic: str, group: str, queue_id: int, change: int) -> None:
         """Add `change` to the number of claimed messages before the committed offset of a queue."""
@@ -96,6 +100,7 @@ class ConsumerOffsets:
         if self.resets and (topic, group, queue_id) in self.resets:
             return
         self.table.commit(group, topic, queue_id, offset)
+        self.acked.note(topic, group)
         self.changes += 1
 
     def replace_all(self, table: ConsumerOffsetTable) -> None:
@@ -125,6 +130,7 @@ class ConsumerOffsets:
         """
         _check(queue_id, offset)
         self.table.commit(group, topic, queue_id, offset)
+        self.acked.note(topic, group)
         self.resets[topic, group, queue_id] = offset
         self.acked.forget(lambda key: key == (topic, group, queue_id))
         self.changes += 1
@@ -194,7 +200,7 @@ class ConsumerOffsets:
         for table in (self.table.offsets, self.generations):
             for key, queues in table.items():
                 if key.startswith(f"{topic}@") and queues.pop(queue_id, None) is not None:
-                    self.changes += 1
+                    self._removed(key)
         self._forget(lambda key: (key[0], key[2]) == (topic, queue_id))
 
     def remove_group(self, group: str) -> None:
@@ -213,7 +219,12 @@ class ConsumerOffsets:
         for table in (self.table.offsets, self.generations):
             for key in [key for key in table if is_selected(key)]:
                 del table[key]
-                self.changes += 1
+                self._removed(key)
+
+    def _removed(self, key: str) -> None:
+        topic, _, group = key.partition("@")
+        self.acked.note(topic, group)
+        self.changes += 1
 
 
 def _check(queue_id: int, number: int) -> None:

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any, Final
 
 from actors.bounds import AtLimit, Bound, Use
-from actors.broker.broker_settings import RAFT, BrokerSettings
+from actors.broker.broker_settings import BrokerSettings
 from actors.broker.metadata.config_files import (
     DELAYS,
     FILTERS,
@@ -116,8 +116,8 @@ class BrokerTables:
             settings, topic_table, self._topic_changed, on_topic_created, recovered_to=recovered_to
         )
         self.groups = Groups(settings, group_table, self._group_changed)
-        generations, is_raft = files.load(GENERATIONS, generations_from_json), settings.replication == RAFT
-        self.offsets = ConsumerOffsets(offset_table, generations, is_replicated=is_raft)
+        generations = files.load(GENERATIONS, generations_from_json)
+        self.offsets = ConsumerOffsets(offset_table, generations, is_replicated=settings.logs_progress)
         self.delay_offsets = files.load(DELAYS, partial(DelayOffsetTable.from_json, clock=clock))
         self._saved_delay_offsets = dict(self.delay_offsets.settled)
         self._filters = files.load(FILTERS, ConsumerFilterTable.from_json)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from actors.broker.broker_settings import RAFT, BrokerSettings
+from actors.broker.broker_settings import BrokerSettings
 from actors.broker.metadata.consumer_offsets import ConsumerOffsets
 from actors.broker.metadata.topics import REVIVE_QUEUES, Topics
 from actors.broker.pop.claim_log import ClaimLog
@@ -36,7 +36,7 @@ from store.message_store import MessageStore
 from store.store_errors import StoreError
 
 CLOCK_DIFFERENCE_MS: Final = 1_000
-"""The clock of the former leader of a Raft group may be ahead of this one by so much."""
+"""The clock of the former master or leader may be ahead of this one by so much."""
 
 
 class PopAcks:
@@ -80,7 +80,7 @@ class PopAcks:
 
     async def start(self) -> None:
         """Accept acks from now on: older claims are those of an earlier process, or another master."""
-        ahead_ms = CLOCK_DIFFERENCE_MS if self._settings.replication == RAFT else 0
+        ahead_ms = CLOCK_DIFFERENCE_MS if self._offsets.acked.is_replicated else 0
         self._earlier_ms = self._clock.wall_ms() + ahead_ms
         self._is_serving = True
 
@@ -154,6 +154,7 @@ class PopAcks:
         invisible_ms = self._orders.change(queue, header.offset, receipt.pop_ms, header.invisible_time)
         if invisible_ms is None:
             return RemotingCommand.response()
+        self._offsets.acked.note(queue.topic, queue.group)
         changed = ChangeInvisibleTimeResponse(receipt.pop_ms, invisible_ms, receipt.revive_queue)
         return RemotingCommand.response(ext=changed.to_ext())
 
@@ -189,7 +190,6 @@ class PopAcks:
         if revive_queue == ORDER_REVIVE_QUEUE:
             for offset in offsets:
                 self._orders.ack(ClaimQueue(*key[:3]), offset, key.pop_ms)
-            self._offsets.acked.note(key.topic, key.group)
             return
         claim = self._claims.find(key)
         if claim is not None:

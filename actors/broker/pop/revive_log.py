@@ -227,7 +227,6 @@ class ReviveLog:
                 break
             queue.pending.pop(key, None)
             self._offsets.commit(REVIVE_GROUP, self._topic, queue.queue_id, pending.revive_offset)
-            self._offsets.acked.note(self._topic, REVIVE_GROUP)
 
     def _is_due(self, queue: _ReviveQueue, point: CheckPoint) -> bool:
         due_ms = point.revive_ms + GRACE_MS

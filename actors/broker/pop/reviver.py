@@ -5,7 +5,7 @@
     acks of a stored claim ──► an ack in the revive topic
     stop       ──► a check point for each claim that exists only in memory
 
-A message is done, or safe, when its record is confirmed; in a Raft group, when it is appended.
+A message is done, or safe, when its record is confirmed; if acks are logged too, when it is appended.
 """
 
 from __future__ import annotations
@@ -170,10 +170,10 @@ class Reviver:
         return True
 
     def _when_safe(self, end: int, callback: Callback) -> None:
-        """Call back when the record that ends at `end` is confirmed; in a Raft group at once.
+        """Call back when the record that ends at `end` is confirmed; at once if acks are logged.
 
-        The group logs what follows from the record after it, in the same turn. If it waited, the next leader
-        could have the record without that, and deliver a message twice.
+        What follows from the record is logged after it, in the same turn. If that waited, the next master or
+        leader could have the record without it, and deliver a message twice.
         """
         if self._offsets.acked.is_replicated:
             callback(None)

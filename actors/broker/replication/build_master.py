@@ -5,11 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
+from actors.broker.broker_settings import SLAVE
 from actors.broker.capability import Capability
 from actors.broker.parts import BrokerParts
 from actors.broker.replication.ha_connection import HaLoop
 from actors.broker.replication.ha_requests import HaRequests
 from actors.broker.replication.ha_server import SWEEP_MS, HaServer, SlaveState
+from actors.broker.replication.held_acks import HeldAcks
+from actors.broker.replication.progress_log import SNAPSHOT_MS, ProgressLog
+from actors.broker.replication.raft.table_kinds import progress_kinds
 from actors.broker.role import Role, RoleService, periodic
 from actors.host.cluster_tls import peer_tls
 from actors.host.figures import Figure, Kind
@@ -24,6 +28,8 @@ def build_master(parts: BrokerParts) -> Capability:
     """
     settings, loop, role = parts.settings, parts.loop, parts.role
     address = parts.identity.ha_address
+    offsets, kinds = parts.tables.offsets, progress_kinds(parts.tables)
+    progress = None if settings.role == SLAVE else ProgressLog(loop.store, offsets, kinds)
 
     def master() -> str | None:
         return parts.registration.master.ha_server_addr
@@ -46,15 +52,28 @@ def build_master(parts: BrokerParts) -> Capability:
         loop.server.ports,
         None if tls is None else partial(TlsGate, hub, tls),
     )
-    loop.end_of_turn.on_written(server.push)
     every = partial(periodic, parts.supervisor, roles=is_master, needs_end=False)  # slaves confirm the log
     reload = () if tls is None else (every("ha-tls", interval_ms=RELOAD_MS, act=tls.reload),)
+    acks: tuple[HeldAcks, ...] = ()
+    progress_services: tuple[RoleService, ...] = ()
+    push = server.push
+    if progress is not None and settings.logs_progress:
+        acks = (HeldAcks(loop, progress, offsets.acked, lambda: role.role is Role.MASTER),)
+        push = acks[0].before(push)
+        progress_services = (
+            RoleService("progress-log", is_master, _nothing, progress.stop),
+            every("progress-snapshots", interval_ms=SNAPSHOT_MS, act=progress.snapshot),
+        )
+    loop.end_of_turn.on_written(push)
     return Capability(
         rows=tuple(HaRequests(loop.store, lambda: role.role, master, server.slaves, address).rows()),
+        steps=acks,
+        permits_plain_sends=lambda: True,
         services=(
             RoleService("ha-port", is_master, server.start, server.stop, needs_end=False),
             every("ha-sweep", interval_ms=SWEEP_MS, act=server.sweep),
             *reload,
+            *progress_services,
         ),
         figures=(
             Figure("replication", Kind.TEXT, "", lambda: settings.replication, "How slaves get the log."),
@@ -62,6 +81,10 @@ def build_master(parts: BrokerParts) -> Capability:
         ),
         keepers=(server,),
     )
+
+
+async def _nothing() -> None:
+    """Start nothing."""
 
 
 def _no_slaves() -> Sequence[SlaveState]:

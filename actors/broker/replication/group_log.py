@@ -62,6 +62,23 @@ class LogPart(NamedTuple):
     record: memoryview | None
 
 
+def log_parts(store: MessageStore, begin: int, end: int) -> Iterator[LogPart]:
+    """Yield the records and blanks from `begin` to `end`. Raises RecordDamaged if a size is invalid."""
+    while begin < end:
+        data = store.log_bytes(begin, end - begin)
+        place = 0
+        while place < len(data):
+            head = data[place : place + BLANK_BYTES]
+            size = int.from_bytes(head[_SIZE], "big")
+            if not BLANK_BYTES <= size <= len(data) - place:
+                raise RecordDamaged(f"no complete record is at CommitLog offset {begin + place:,}")
+            is_blank = int.from_bytes(head[MAGIC:], "big", signed=True) == MAGIC_BLANK
+            offset = begin + place
+            yield LogPart(offset, offset + size, None if is_blank else data[place : place + size])
+            place += size
+        begin += place
+
+
 class GroupLog:
     """What a RaftNode and its owner do with the log of one store."""
 
@@ -166,19 +183,7 @@ class GroupLog:
 
     def parts(self, begin: int, end: int) -> Iterator[LogPart]:
         """Yield the records and blanks from `begin` to `end`. Raises RecordDamaged if a size is invalid."""
-        while begin < end:
-            data = self._store.log_bytes(begin, end - begin)
-            place = 0
-            while place < len(data):
-                head = data[place : place + BLANK_BYTES]
-                size = int.from_bytes(head[_SIZE], "big")
-                if not BLANK_BYTES <= size <= len(data) - place:
-                    raise RecordDamaged(f"no complete record is at CommitLog offset {begin + place:,}")
-                is_blank = int.from_bytes(head[MAGIC:], "big", signed=True) == MAGIC_BLANK
-                offset = begin + place
-                yield LogPart(offset, offset + size, None if is_blank else data[place : place + size])
-                place += size
-            begin += place
+        return log_parts(self._store, begin, end)
 
     def group_records(self, begin: int, end: int) -> Iterator[GroupRecord]:
         """Yield the group records from `begin` to `end`; a record begins with the blank before it."""

@@ -11,13 +11,13 @@ from collections.abc import Callable
 
 from actors.broker.capability import Capability, Feature
 from actors.broker.parts import BrokerParts
+from actors.broker.replication.held_acks import HeldAcks
 from actors.broker.replication.raft.addresses import MemberAddresses
 from actors.broker.replication.raft.build_meta import GroupServices, build_meta
 from actors.broker.replication.raft.confirmed_requests import ConfirmedRequests
 from actors.broker.replication.raft.driver import RaftDriver
 from actors.broker.replication.raft.forwarding import Forwarder
 from actors.broker.replication.raft.group_tables import GroupTables
-from actors.broker.replication.raft.held_acks import HeldAcks
 from actors.broker.replication.raft.member_requests import GroupOfReplica, MemberRequests
 from actors.broker.replication.raft.meta_log import MetaLog
 from actors.broker.replication.raft.opening import RaftReplica
@@ -162,7 +162,7 @@ def _build(
     )
     broker = RaftBroker(parts, replica, addresses, meta, restart)
     driver = RaftDriver(node, replica.log, loop.store, replica.term_file, parts.clock, addresses, broker)
-    acks = HeldAcks(loop, meta, parts.tables.offsets.acked)
+    acks = HeldAcks(loop, meta, parts.tables.offsets.acked, lambda: driver.accepts_sends)
     loop.end_of_turn.on_written(acks.before(driver.end_turn))
     loop.store.retention.keep_from(driver.needed_offset)
 
@@ -188,7 +188,7 @@ def _build(
         serves_reads=lambda: settings.slave_read_enable, handle=confirmed.handle,
     )  # fmt: skip
     transfers = Transfers(
-        driver, forwarder, addresses.of, lambda: settings.route_refresh_ms, acks.flush_progress
+        driver, forwarder, addresses.of, lambda: settings.route_refresh_ms, acks.before(meta.flush_progress)
     )
     peer = RaftPeer(replica.group, node.me, driver.receive)
     step = RaftStep(settings, driver, leader_address, lambda: services.have_started(node.term))

@@ -365,6 +365,23 @@ class TimerKind:
         return self.all()
 
 
+def progress_kinds(tables: BrokerTables) -> Mapping[str, Kind]:
+    """Return the tables that are logged once per turn."""
+    offsets = tables.offsets
+    return {
+        OFFSET: QueueKind(lambda: offsets.table.offsets, lambda: offsets.changes, offsets.note_change),
+        ACKED: AckedKind(offsets.acked),
+        ORDER: QueueKind(
+            lambda: tables.orders.batches,
+            lambda: tables.orders.to_json(),
+            tables.order_changes.note,
+            OrderBatch.to_json,
+            OrderBatch.from_json,
+            dict,
+        ),
+    }
+
+
 def kinds_of(
     tables: BrokerTables, locks: QueueLocks, leads: Callable[[], bool]
 ) -> Iterator[tuple[str, Kind]]:
@@ -373,27 +390,11 @@ def kinds_of(
     `leads` returns True while this replica may append.
     """
     offsets = tables.offsets
-
-    def offsets_changed() -> None:
-        offsets.changes += 1
-
     yield TOPIC, TopicKind(tables)
     yield GROUP, GroupKind(tables)
     yield MODE, ModeKind(tables)
-    yield OFFSET, QueueKind(lambda: offsets.table.offsets, lambda: offsets.changes, offsets_changed)
-    yield ACKED, AckedKind(offsets.acked)
-    yield GENERATION, QueueKind(lambda: offsets.generations, lambda: offsets.changes, offsets_changed)
+    yield from progress_kinds(tables).items()
+    yield GENERATION, QueueKind(lambda: offsets.generations, lambda: offsets.changes, offsets.note_change)
     yield RESET, ResetKind(offsets, leads)
     yield LOCK, LockKind(locks)
     yield "delay", DelayKind(tables)
-    yield (
-        ORDER,
-        QueueKind(
-            lambda: tables.orders.batches,
-            lambda: tables.orders.to_json(),
-            tables.order_changes.note,
-            OrderBatch.to_json,
-            OrderBatch.from_json,
-            dict,
-        ),
-    )

@@ -24,9 +24,11 @@ def test_acked_offsets_are_entries_until_the_committed_offset_passes_them(offset
         acked.done(QUEUE, offset)
     assert acked.open_of(QUEUE, [0, 1, 2, 3, CHUNK + 2]) == [0, 2]
     assert acked.take_changes()[0] == []
+    offsets.commit("G", "T", 0, 2)
     acked.committed(QUEUE, 2)
     assert acked.entries() == {"T@G@0@0": "8", "T@G@0@1": "4"}
     assert acked.take_changes() == (["T@G"], ["T@G@0@0"])
+    offsets.commit("G", "T", 0, CHUNK + 3)
     acked.committed(QUEUE, CHUNK + 3)
     groups, chunks = acked.take_changes()
     assert (groups, sorted(chunks)) == (["T@G"], ["T@G@0@0", "T@G@0@1"])
@@ -62,6 +64,26 @@ def test_acks_are_forgotten_with_what_they_belong_to(
     forget(offsets)
     assert offsets.acked.entries() == {"U@H@1@0": "2"}
     assert offsets.acked.take_changes()[1] == ["T@G@0@0"]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda offsets: offsets.commit("G", "T", 0, 6),
+        lambda offsets: offsets.reset("G", "T", 0, 0),
+        lambda offsets: offsets.remove_topic("T"),
+        lambda offsets: offsets.remove_group("G"),
+        lambda offsets: offsets.remove_queue("T", 0),
+    ],
+)
+def test_each_change_of_a_committed_offset_is_to_be_logged(
+    offsets: ConsumerOffsets, change: Callable[[ConsumerOffsets], None]
+) -> None:
+    for group in ("G", "H"):
+        offsets.commit(group, "T" if group == "G" else "U", 0, 5)
+    offsets.acked.take_changes()
+    change(offsets)
+    assert offsets.acked.take_changes() == (["T@G"], [])
 
 
 def test_single_broker_keeps_only_acks_for_an_earlier_process() -> None:

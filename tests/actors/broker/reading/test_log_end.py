@@ -152,6 +152,7 @@ READERS = {
     "broker/pop/revive_log.py": "a service of a master, which starts when the end is known",
     "broker/reading/queue_reader.py": "compared with the offset of a pull, which the store does not move",
     "broker/reading/queues.py": "after `caught_up`",
+    "broker/replication/progress_log.py": "the part that is dispatched; then it reads the hidden part, too",
     "broker/replication/raft/group_tables.py": "the part that is dispatched",
     "broker/replication/raft/meta_log.py": "of a leader that is open for sends",
     "broker/retry/build.py": "only if the end is known",
@@ -260,6 +261,7 @@ def test_promoted_slave_alone_hides_its_log_until_it_is_accepted(tmp_path: Path)
                 assert (await master.send("T", b"%d" % number)).code == 0
             tables = slave.broker.graph.tables
             await eventually_async(lambda: tables.topics.find("T") is not None)
+            await until(slave, "missing_tables", "")
             await tables.save_definitions()
             copy_store(slave.broker.settings.store_root, tmp_path / "killed")
         alone = master_of(tmp_path / "killed", "sync", replica=1, store=NO_CHECKPOINT)
