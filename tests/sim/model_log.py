@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from actors.broker.replication.raft.opening import with_group_id
 from actors.raft.effects import SavedTerm
 from actors.raft.history import GroupRecord
 from actors.raft.members import Members
@@ -82,6 +83,7 @@ class ModelLog:
             term_file.write(saved)
         if not self.is_new and self.min < saved.join_offset:
             self._remove()
+        saved = with_group_id(saved, GROUP)
         node = make_node(replica.member, saved, self.recover(), now=replica.now, rng=rng)
         return Opened(node, term_file, addresses_of(saved.first_members))
 

@@ -98,3 +98,17 @@ def test_member_that_was_down_elects_one_that_it_does_not_know() -> None:
     )
     simulation.run()
     assert [each.number for each in simulation.replicas if each.is_leader] == [3]
+
+
+def test_member_that_was_never_in_touch_follows_one_added_since() -> None:
+    """Seed 12,030,313: its log is empty, so it knows the group only by its first members."""
+    quiet = replace(draw(0), loss=0, duplication=0, lateness=0, latencies_ms=(1, 2, 5))
+    election_ms = quiet.timing.election_ms
+    faults = (
+        Fault(0, "isolate", (0, "both", 60 * election_ms)),
+        Fault(10 * election_ms, "add", (3,)),
+        *(Fault(time * election_ms, "transfer", (3,)) for time in range(30, 60, 10)),
+    )
+    simulation = Simulation(replace(quiet, faults=faults, duration_ms=59 * election_ms))
+    simulation.run()
+    assert [each.number for each in simulation.replicas if each.is_leader] == [3]

@@ -85,8 +85,7 @@ def open_replica(
     try:
         if saved is None:
             saved = _first_term(store, term_file, members)
-        if not saved.group_id and saved.first_members.voters:
-            saved = saved._replace(group_id=_group_id(group, saved.first_members))
+        saved = with_group_id(saved, group)
         log = GroupLog(store, confirm, group, me)
         log.remove_unfinished_tail()
         now = clock.monotonic_ns() // NS_PER_MS
@@ -144,10 +143,12 @@ def _check_own_id(settings: BrokerSettings, ids: Sequence[str], me: Member, save
     )
 
 
-def _group_id(group: str, first: Members) -> str:
-    """Return the id of the group that began with these members; each of them finds the same."""
-    stores = " ".join(each.store_id for each in first.voters)
-    return hashlib.sha256(f"{group} {stores}".encode()).hexdigest()[:32]
+def with_group_id(saved: SavedTerm, group: str) -> SavedTerm:
+    """Return what is saved with the id of the group; each of its first members finds the same."""
+    if saved.group_id or not saved.first_members.voters:
+        return saved
+    stores = " ".join(each.store_id for each in saved.first_members.voters)
+    return saved._replace(group_id=hashlib.sha256(f"{group} {stores}".encode()).hexdigest()[:32])
 
 
 def _members(ids: Sequence[str]) -> Members:
