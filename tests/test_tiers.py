@@ -6,11 +6,12 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import pytest
 
 from tests.eventually import LIMIT_S
-from tests.tiers import LANE_MARKS, LANES, lane_of
+from tests.tiers import LANE_MARKS, LANES, in_lane_order, lane_of
 
 REPO = Path(__file__).parent.parent
 
@@ -24,6 +25,21 @@ def test_marked_tests_are_in_their_lane(request: pytest.FixtureRequest, lane: st
     ]
     misplaced = {nodeid.partition("::")[0] for nodeid in marked if lane_of(nodeid) != lane}
     assert not misplaced, "add these files to LANES in tests/tiers.py"
+
+
+class Item(NamedTuple):
+    nodeid: str
+    is_slow: bool = False
+
+    def get_closest_marker(self, name: str) -> bool:
+        return self.is_slow and name == "slow"
+
+
+def test_lanes_and_then_files_with_a_slow_test_begin_first() -> None:
+    short, quick, slow = Item("tests/a.py::f"), Item("tests/z.py::f"), Item("tests/z.py::g", is_slow=True)
+    java, ray = Item("tests/faults/test_b.py::f"), Item("tests/jobs/reindex/test_d.py::f")
+    items: Any = [short, java, quick, ray, slow]
+    assert in_lane_order(items) == [ray, java, quick, slow, short]
 
 
 FILES = (

@@ -2,7 +2,7 @@
 
 | tier     | tests                             | how they run                                    |
 |----------|-----------------------------------|-------------------------------------------------|
-| unit     | all without another mark          | by file, on any worker                          |
+| unit     | all without another mark          | by file, on any worker; slow files first        |
 | system   | marked ray, spark, java or faults | each lane on one worker, which starts its Ray   |
 |          |                                   | cluster, Spark session and RocketMQ once        |
 | extended | also marked extended              | like the others, with ``pytest -m extended``    |
@@ -64,10 +64,15 @@ def is_repeatable(item: pytest.Item) -> bool:
 
 
 def in_lane_order(items: list[pytest.Item]) -> list[pytest.Item]:
-    """Sort stably with the lanes first, as they take longest."""
-    lanes = list(LANES)
-    order = {lane: number for number, lane in enumerate(lanes)}
-    return sorted(items, key=lambda item: order.get(lane_of(item.nodeid) or "", len(lanes)))
+    """Sort stably, by length: lanes, files with slow tests, others; so no long file is the last."""
+    slow = {scope_of(item.nodeid) for item in items if item.get_closest_marker("slow")}
+    order = {lane: number for number, lane in enumerate(LANES)}
+
+    def place(item: pytest.Item) -> int:
+        scope = scope_of(item.nodeid)
+        return order.get(scope, len(order) + (scope not in slow))
+
+    return sorted(items, key=place)
 
 
 class LaneScheduling(LoadScopeScheduling):

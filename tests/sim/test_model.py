@@ -13,7 +13,9 @@ from tests.sim.simulation import Simulation
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("first", range(0, 1_000, 250))
+@pytest.mark.parametrize(
+    "first", [0, 250, *(pytest.param(n, marks=pytest.mark.extended) for n in (500, 750))]
+)
 def test_schedules_break_no_promise(first: int) -> None:
     print(run_seeds(range(first, first + 250)))  # noqa: T201 - a report
 

@@ -17,9 +17,11 @@ def stores() -> Iterator[Level]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("first", [0, *(pytest.param(n, marks=pytest.mark.extended) for n in (100, 200))])
+@pytest.mark.parametrize(
+    "first", [0, *(pytest.param(n, marks=pytest.mark.extended) for n in range(50, 300, 50))]
+)
 def test_schedules_on_stores_break_no_promise(stores: Level, first: int) -> None:
-    print(run_seeds(range(first, first + 100), stores))  # noqa: T201 - a report
+    print(run_seeds(range(first, first + 50), stores))  # noqa: T201 - a report
 
 
 @pytest.mark.extended
