@@ -45,7 +45,6 @@ _PREFACE: Final = b"PRI * HTTP/2"
 _READ_BYTES: Final = 64 * 1024
 _COLLECTED_MAX: Final = 256 * 1024
 _UNWRITTEN_MAX: Final = 1024 * 1024
-_RELEASED_MAX: Final = 32 * 1024
 _PUSHED_OUT: Final = 1 / 8
 _FREE_CALLS: Final = 16
 """Open calls of a connection that do not count, with requests of up to `FREE_BYTES`."""
@@ -84,7 +83,6 @@ class GrpcConnection(asyncio.BufferedProtocol):
         self._collected_bytes = 0  # data since the last write
         self.unread_bytes = 0  # responses of all calls that the peer's windows do not allow yet
         self._output_bytes = 0  # of them and of the socket buffer, as counted in the account
-        self._released_bytes = 0  # of ended calls, to be given back to the window of the connection
         self._has_more = False  # unsent data that the windows allow
         self._is_dirty = False
         self._is_closing = False
@@ -427,15 +425,9 @@ class GrpcConnection(asyncio.BufferedProtocol):
 
     def _acknowledge(self, stream_id: int, size_bytes: int) -> None:
         """Let the peer send more."""
-        if self._is_closing:
-            return
-        if stream_id not in self._calls:  # only the window of the connection gets it
-            self._released_bytes += size_bytes
-            if self._released_bytes < _RELEASED_MAX:
-                return
-            size_bytes, self._released_bytes = self._released_bytes, 0
-        self._engine.acknowledge(stream_id, size_bytes)
-        self._mark_dirty()
+        if not self._is_closing:
+            self._engine.acknowledge(stream_id, size_bytes)
+            self._mark_dirty()
 
     def _push_out(self, is_over: bool) -> bool:
         """Fail the calls that hold the most and wait for the peer; return False without one."""

@@ -151,7 +151,7 @@ class Intake:
         self.is_handling = True
         if self._held_bytes or not self.is_ended:
             self._settle()
-            self._acknowledge_all_but(self._held_bytes)
+        self._acknowledge_all_but(self._held_bytes)
         return packed
 
     async def take(self, size_bytes: int) -> None:

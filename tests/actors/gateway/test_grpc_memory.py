@@ -139,6 +139,20 @@ def test_large_requests_wait_for_their_turn(engine: NewEngine) -> None:
     asyncio.run(run())
 
 
+def test_handled_requests_give_back_the_window_of_the_connection(engine: NewEngine) -> None:
+    limits = GrpcLimits(window_bytes=64 * 1024, streams_max=4)
+
+    async def run() -> None:
+        async with (
+            serving(engine, limits, LIMIT) as (_, server),
+            grpc.aio.insecure_channel(f"127.0.0.1:{server.port}") as channel,
+        ):
+            for size in (8_000, 60_000) * 30:  # several windows of 320 KB
+                assert await caller(channel, TAKE)(message(size), timeout=30)
+
+    asyncio.run(run())
+
+
 def test_requests_of_one_connection_do_not_wait_for_each_other(engine: NewEngine) -> None:
     async def run() -> None:
         async with serving(engine, LOWERED, LIMIT) as (_, server):
