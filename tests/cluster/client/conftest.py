@@ -104,6 +104,7 @@ class Cluster:
             listen_port=self._rebalancer_port,
             nameservers=self.addresses,
             data_dir=self._root / "rebalancer",
+            inner_credentials_file=self._broker_settings.get("inner_credentials_file"),
             **self._tls,
             **more,
         )
