@@ -259,7 +259,7 @@ OF_LOG = (
         "store/commitlog/flush.py",
         "self._in_flight = None\n            self._log.dirty_directories |=",
         "self._log.dirty_directories |=",
-        STORE,
+        "tests/store/test_truncation.py",
     ),
     Mutation(
         "the ends of queues are not logged",
