@@ -65,14 +65,22 @@ async def forging(respond: Respond = success) -> AsyncIterator[Forger]:
 
 
 @contextmanager
-def listed_forger(nameserver: str, run: Callable[[Coroutine[Any, Any, Any]], Any]) -> Iterator[Forger]:
-    """Yield a forger that a nameserver without access control lists first; `run` runs coroutines."""
+def listed_forger(
+    nameserver: str,
+    run: Callable[[Coroutine[Any, Any, Any]], Any],
+    name: str = "AAA",
+    respond: Respond = success,
+) -> Iterator[Forger]:
+    """Yield a forger that a nameserver without access control lists, first or as another broker.
+
+    `run` runs coroutines.
+    """
     client = RemotingClient(SystemClock())
 
     async def register() -> Forger:
-        forger = Forger()
+        forger = Forger(respond)
         await forger.server.start("127.0.0.1", 0)
-        ext = RegisterBrokerHeader("AAA", forger.address, "DefaultCluster", 0).to_ext()
+        ext = RegisterBrokerHeader(name, forger.address, "DefaultCluster", 0).to_ext()
         await client.ask(nameserver, RemotingCommand(RequestCode.REGISTER_BROKER, ext), TIMEOUT_MS)
         return forger
 

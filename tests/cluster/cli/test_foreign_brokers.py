@@ -1,0 +1,141 @@
+"""Commands with the keys of the inner user, while the routes name a foreign broker in place of the broker."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from actors.remoting.client import RemotingClient
+from actors.remoting.codes import RayMQRequestCode, RequestCode
+from actors.remoting.command import RemotingCommand
+from actors.remoting.remoting_errors import NotProven
+from actors.remoting.request import RequestContext
+from actors.remoting.signing import SIGNATURE, Credentials, Signer, write_credentials
+from cluster.cli.main import build
+from cluster.client import Admin, ClientConfig
+from store.clock import SystemClock
+from tests.actors.broker.brokers import TIMEOUT_MS
+from tests.actors.host.foreign_peers import Forger, listed_forger, success
+from tests.cluster.cli.test_help import pages
+from tests.cluster.client.conftest import Cluster
+
+INNER = Credentials("inner", "inner-secret", is_inner=True)
+CODES = [*RequestCode, *RayMQRequestCode]
+ENDLESS = {"top", "console", "reindex", "export", "import"}
+"""Commands that serve until they are stopped, and jobs of Spark and Ray: they read with an Admin, too."""
+VALUES = {"topic": "T", "resource": "Topic:T", "actions": "Pub"}
+CLIENTS = {"send", "tail"}
+"""Commands that are producers and consumers: for them, TLS is the proof (docs/security.md)."""
+REFUSED = {
+    *("acl delete", "acl list", "acl set", "group create", "group delete", "topic create"),
+    *("transfer --yes", "user create", "user delete", "user list", "replica add", "dlq purge"),
+}
+"""Commands about rights, secrets, members and topics: the error names the missing proof."""
+
+
+def own_key(context: RequestContext) -> RemotingCommand:
+    """Sign the response as an ordinary user does."""
+    signature = context.command.ext.get(SIGNATURE, "")
+    return Signer(Credentials("mallory", "secret")).signed_response(signature, success(context))
+
+
+class Replay:
+    """Signs each response with the signature of a genuine one, to another request."""
+
+    def __init__(self) -> None:
+        signer, request = Signer(INNER), RemotingCommand(RayMQRequestCode.PROVE_PEER)
+        signer.sign(request, SystemClock().wall_ms())
+        self.signature = signer.signed_response(request.ext[SIGNATURE], RemotingCommand.response()).ext
+
+    def __call__(self, context: RequestContext) -> RemotingCommand:
+        return RemotingCommand.response(ext=dict(self.signature))
+
+
+RESPONSES: list[Callable[[RequestContext], RemotingCommand]] = [success, own_key, Replay()]
+
+
+@pytest.fixture(scope="module")
+def keys(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("keys") / "inner.key"
+    write_credentials(path, INNER)
+    return path
+
+
+@pytest.fixture(scope="module")
+def protected(tmp_path_factory: pytest.TempPathFactory, keys: Path) -> Iterator[Cluster]:
+    """A broker with access control and the topic T; the nameserver accepts every registration."""
+    made = Cluster(
+        tmp_path_factory.mktemp("protected"),
+        brokers=1,
+        authentication_enabled=True,
+        authorization_enabled=True,
+        inner_credentials_file=keys,
+    )
+    made.await_registration()
+    with Admin(config=ClientConfig(made.addresses, access_key="inner", secret_key="inner-secret")) as admin:
+        admin.create_topic("T", queues=1)
+    yield made
+    made.stop()
+
+
+@pytest.fixture(params=RESPONSES, ids=["unsigned", "own key", "replayed"])
+def forger(
+    request: pytest.FixtureRequest, protected: Cluster, keys: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Forger]:
+    """A broker that has registered the name and id of the only broker."""
+    monkeypatch.setenv("RAYMQ_CREDENTIALS", str(keys))
+    with listed_forger(protected.address, protected.run, "a", request.param) as made:
+        yield made
+
+
+def test_foreign_broker_gets_no_request_of_an_admin_whatever_its_code(
+    protected: Cluster, forger: Forger
+) -> None:
+    async def story() -> None:
+        config = ClientConfig(protected.addresses)
+        client = RemotingClient(SystemClock(), signer=config.request_signer(demands_proof=True))
+        for code in CODES:
+            with pytest.raises(NotProven):
+                await client.invoke(forger.address, RemotingCommand(code, {}, b"secret"), TIMEOUT_MS)
+        await client.close()
+
+    protected.run(story())
+    assert not forger.learned
+
+
+def commands() -> Iterator[list[str]]:
+    """Yield each command that sends requests to the brokers of a nameserver, with all that it requires."""
+    for page in pages():
+        command: Any = typer.main.get_command(build(page))
+        for name in page:
+            command = command.commands[name]
+        options = [each for each in command.params if each.param_type_name == "option"]
+        names = {name for each in options for name in (*each.opts, *each.secondary_opts)}
+        if "--nameserver" not in names or page[0] in ENDLESS or page[-1] in CLIENTS:
+            continue
+        given = [name for name in ("--yes", "--no-follow") if name in names]
+        given += [text for each in options if each.required for text in (each.opts[0], value_of(each))]
+        required = [each for each in command.params if each.param_type_name == "argument" and each.required]
+        yield [*page, *given, *map(value_of, required)]
+
+
+def value_of(parameter: Any) -> str:
+    return VALUES.get(parameter.name, "1" if parameter.min is not None else "a")
+
+
+def test_foreign_broker_gains_nothing_from_any_command(protected: Cluster, forger: Forger) -> None:
+    refused = set()
+    for arguments in commands():
+        words = [*arguments, "--nameserver", protected.address]
+        result = CliRunner().invoke(build(words), words, input="secret\nsecret\n")
+        assert result.exception is None or isinstance(result.exception, SystemExit), (words, result.exception)
+        assert not forger.learned, (words, forger.learned)
+        if "is not signed with the key of the request" in result.stderr:
+            assert result.exit_code == 1, words
+            refused.add(" ".join(words[:2]))
+    assert refused >= REFUSED, REFUSED - refused
