@@ -38,6 +38,8 @@ TABLES = "tests/actors/broker/test_table_limits.py"
 SIGNATURES = "tests/actors/broker/auth/test_signatures.py"
 REPLIES = "tests/actors/broker/auth/test_replies.py"
 HELD = "tests/actors/broker/loop/test_wait_registry.py"
+CLAIMS = "tests/actors/broker/pop/test_claims.py"
+REVIVE = "tests/actors/broker/pop/test_revive_bounds.py"
 POPS = "tests/actors/broker/pop/test_pops.py"
 POPPING_GROUPS = "tests/actors/broker/group/test_popping_groups.py"
 CLIENTS = "tests/actors/broker/group/test_clients.py"
@@ -52,6 +54,8 @@ TESTS = {
     "console_sessions_of_user": (CONSOLE_ACCESS, "test_many_sessions_of_a_user_end_none_of_others"),
     "console_waiting_requests": (CONSOLE_HTTP, "test_requests_of_all_clients_are_bounded"),
     "descriptors": (PORTS, "test_ports_refuse_peers_instead_of_taking_the_descriptors_of_files"),
+    "done_claims": (CLAIMS, "test_claims_done_early_take_no_memory"),
+    "early_acks": (REVIVE, "test_oldest_acks_over_the_limit_arrive_through_the_revive_topic"),
     "failed_addresses": (SIGNATURES, "test_addresses_with_failures_are_bounded"),
     "failed_logins": (LOGINS, "test_full_table_forgets_no_repeated_failures"),
     "forwarded_bytes": (FORWARDING, "test_requests_that_wait_for_a_leader_are_bounded"),
@@ -70,6 +74,7 @@ TESTS = {
     "metrics_pages": (METRICS, "test_page_that_is_not_read_gives_its_place_to_others"),
     "nameserver_brokers": (TABLES, "test_nameserver_bounds_brokers_topics_and_kv_config"),
     "nameserver_topics": (TABLES, "test_nameserver_bounds_brokers_topics_and_kv_config"),
+    "pending_check_points": (REVIVE, "test_stored_claims_over_the_limit_are_read_when_others_are_done"),
     "popped_messages": (POPS, "test_pops_wait_while_too_many_messages_are_in_flight"),
     "popping_groups": (POPPING_GROUPS, "test_oldest_popping_group_is_forgotten_over_the_limit"),
     "queue_locks": (TABLES, "test_claims_commits_and_further_locks_need_existing_queues"),

@@ -59,7 +59,7 @@ def build_pop(parts: BrokerParts) -> Capability:
             RoleService("pops", master, pops.start, pops.stop),
         ),
         figures=(*_figures(claims, reviver, revive_log, parts.popping), *counts.figures()),
-        keepers=(popping,),
+        keepers=(popping, claims, revive_log),
     )
 
 

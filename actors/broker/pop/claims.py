@@ -20,6 +20,7 @@ from collections.abc import Sequence
 from itertools import count
 from typing import NamedTuple, Protocol
 
+from actors.bounds import AtLimit, Bound, Use
 from actors.broker.broker_settings import BrokerSettings
 from actors.remoting.codes import ResponseCode
 from actors.remoting.remoting_errors import Refused
@@ -30,8 +31,9 @@ STAY_MS = 10_000
 """A claim older than this is stored as a check point, as in RocketMQ (popCkStayBufferTime)."""
 STORE_AHEAD_MS = 3_000
 """A claim that is due sooner than this is not stored: it is almost over."""
-DONE_CLAIMS_MAX = 4096
-"""Claims that are done, but not due yet, are kept up to this number, and twice that of the open claims."""
+DONE = Bound(
+    "done_claims", 4096, AtLimit.EVICT, "Claims that are done but not due yet, above the number of open ones."
+)
 IDLE_MS = 300_000
 """The state of a queue without claims is dropped after this time."""
 
@@ -331,6 +333,10 @@ class Claims:
                 self._progress.count_safe(queue, -len(claim.open))
             self._unrecorded.pop(claim, None)
 
+    def bounds(self) -> Sequence[Use]:
+        """Return the uses of bounds."""
+        return (DONE.use(lambda: max(self._done_above_open(), 0)),)
+
     def clear(self) -> None:
         """Drop all claims, because the broker has stopped, or is no longer the master."""
         for queue in list(self._queues):
@@ -359,8 +365,11 @@ class Claims:
         self._open_claims += 1
         heapq.heappush(self._due, (claim.due_ns, next(self._numbers), claim))
         self._young.append(claim)
-        if len(self._due) > DONE_CLAIMS_MAX + 2 * self._open_claims:
+        if self._done_above_open() > DONE.limit:
             self._remove_done()
+
+    def _done_above_open(self) -> int:
+        return len(self._due) - 2 * self._open_claims
 
     def _remove_done(self) -> None:
         """Remove the claims that were done long before they are due."""

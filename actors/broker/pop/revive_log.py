@@ -12,10 +12,11 @@ the last one that is done, as in RocketMQ, so both resume where the other one st
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from actors.bounds import AtLimit, Bound, Newest, Use
 from actors.broker.broker_settings import BrokerSettings
 from actors.broker.loop.reads import Reads
 from actors.broker.metadata.consumer_offsets import ConsumerOffsets
@@ -40,12 +41,18 @@ _log = get_logger(__name__)
 REVIVE_GROUP: Final = "CID_RMQ_SYS_REVIVE_GROUP"
 GRACE_MS: Final = 300
 """Acks are due at the revive time; those of consumers that are slightly late are accepted until then."""
+FULL_GRACE_MS: Final = 5_000
+"""The same if the queue is full, so that what follows is not read: acks of an earlier process may be missed."""
 READ_MESSAGES: Final = 256
 READ_BYTES: Final = 256 * 1024
-PENDING_MAX: Final = 10_000
-"""A queue with this many pending check points is not read until some are done."""
-ACKS_MAX: Final = 100_000
-"""Acks of this process for claims whose check points are not read yet; further ones are only recorded."""
+PENDING: Final = Bound(
+    "pending_check_points", 10_000, AtLimit.WAIT, "Check points of one queue of the revive topic that are read."
+)
+"""A read that begins below the limit may exceed it by READ_MESSAGES."""
+ACKS: Final = Bound(
+    "early_acks", 100_000, AtLimit.EVICT, "Claims with acks whose check points are not read yet."
+)
+"""The acks are in the revive topic too, from which they arrive later."""
 
 
 @dataclass(slots=True)
@@ -98,7 +105,7 @@ class ReviveLog:
         self._wake = wake
         self._counts = counts
         self._queues: list[_ReviveQueue] = []
-        self._acks: dict[ClaimKey, set[int]] = {}
+        self._acks = Newest[ClaimKey, set[int]](ACKS)
         self._popped_from: dict[str, dict[int, int]] = {}
         """The committed offsets at the start: this process pops what is at or after them."""
 
@@ -106,6 +113,13 @@ class ReviveLog:
     def pending(self) -> int:
         """Number of check points in the revive topic that are not done."""
         return sum(len(queue.pending) for queue in self._queues)
+
+    def bounds(self) -> Sequence[Use]:
+        """Return the uses of bounds."""
+        return (
+            PENDING.use(lambda: max((len(each.pending) for each in self._queues), default=None)),
+            self._acks.use(),
+        )
 
     def behind(self) -> Iterator[Sample]:
         """Yield the number of records that are not done, by queue."""
@@ -143,8 +157,7 @@ class ReviveLog:
             if pending is not None:
                 self._finish(pending, offsets)
                 return
-        if len(self._acks) < ACKS_MAX:
-            self._acks.setdefault(key, set()).update(offsets)
+        self._acks[key] = self._acks.get(key, set()).union(offsets)
 
     async def tick(self) -> None:
         """Read new records, and revive what is due; to be called several times per second."""
@@ -155,7 +168,7 @@ class ReviveLog:
 
     async def _read(self, queue: _ReviveQueue) -> bool:
         """Read some records; return True if there are more."""
-        if len(queue.pending) >= PENDING_MAX:
+        if len(queue.pending) >= PENDING.limit:
             return False
         begin = max(queue.next_offset, self._store.min_offset(self._topic, queue.queue_id))
         if begin >= self._store.max_offset(self._topic, queue.queue_id):
@@ -233,6 +246,8 @@ class ReviveLog:
         if queue.arrived_ms >= due_ms:
             return True
         now_ms = self._clock.wall_ms()
+        if len(queue.pending) >= PENDING.limit and now_ms >= point.revive_ms + FULL_GRACE_MS:
+            return True
         if now_ms >= due_ms > queue.mark_ms:
             try:
                 self._log.store_mark(queue.queue_id, now_ms + 1)

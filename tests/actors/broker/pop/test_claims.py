@@ -6,7 +6,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from actors.broker.pop.claims import IDLE_MS, STAY_MS, Claim, ClaimQueue, Claims
+from actors.broker.pop.claims import DONE, IDLE_MS, STAY_MS, Claim, ClaimQueue, Claims
 from tests.conftest import ClockAtRest
 
 QUEUE = ClaimQueue("T", "G", 0)
@@ -125,9 +125,11 @@ def test_idle_queue_is_dropped() -> None:
 def test_claims_done_early_take_no_memory() -> None:
     clock, commits = ClockAtRest(), Commits()
     claims = claims_of(clock, commits)
-    kept = pop(claims, [0], 50)
+    kept, used = pop(claims, [0], 50), []
     for offset in range(1, 20_000):
         claims.finish(pop(claims, [offset]), offset)
+        used.append(claims.bounds()[0].read())
+    assert max(used) == DONE.limit
     clock.advance(60)
     assert claims.take_due() == [kept]
 
