@@ -12,10 +12,11 @@ TESTS = {"held_orders": (FILE, "test_…")}       `tests/actors/test_bound_walk.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Protocol, TypeVar
+from itertools import chain
+from typing import Protocol, TypeVar, runtime_checkable
 
 KeyT = TypeVar("KeyT", bound=Hashable)
 ValueT = TypeVar("ValueT")
@@ -64,12 +65,19 @@ class Use:
     limit: Callable[[], int]
 
 
+@runtime_checkable
 class Keeper(Protocol):
     """An object with state that peers can fill."""
 
     def bounds(self) -> Sequence[Use]:
         """Return the uses of its bounds."""
         ...
+
+
+def uses_of(parts: Iterable[object]) -> Sequence[Use]:
+    """Return the uses of the bounds of those parts that have some; of a bound that several share, one."""
+    uses = chain.from_iterable(each.bounds() for each in parts if isinstance(each, Keeper))
+    return tuple({each.bound: each for each in uses}.values())
 
 
 class Newest(OrderedDict[KeyT, ValueT]):

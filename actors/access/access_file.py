@@ -11,12 +11,13 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import orjson
 
-from actors.access.users import AccessTable
+from actors.access.users import RULES, USERS, AccessTable, count_rules
+from actors.bounds import Use
 from actors.remoting.signing import PRIVATE_MODE, CredentialsInvalid, check_private
 from store.disk.files import sync_directory
 from store.logs import get_logger
@@ -80,6 +81,13 @@ class AccessFile:
             except (StoreError, OSError) as error:
                 self._invalid = version
                 _log.error("access_file_invalid", error=str(error), effect="the previous users remain valid")
+
+    def bounds(self) -> Sequence[Use]:
+        """Return the uses of bounds."""
+        return (
+            USERS.use(lambda: len(self.table.users)),
+            RULES.use(lambda: max(map(count_rules, self.table.policies.values()), default=0)),
+        )
 
     async def change(self, change: Callable[[AccessTable], None]) -> None:
         """Apply `change` to a copy of the table, save the copy, then replace the table by it.

@@ -7,13 +7,14 @@ A broker has them if `authentication_enabled` and `authorization_enabled` are tr
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from actors.access.access_file import AccessFile
 from actors.access.policies import Address, decide
 from actors.access.signatures import SignatureCheck
 from actors.access.users import User
+from actors.bounds import Use
 from actors.remoting.codes import ResponseCode, request_name
 from actors.remoting.remoting_errors import Refused
 from actors.remoting.request import RequestContext, TopicCheck
@@ -35,6 +36,10 @@ class Users:
     def __init__(self, file: AccessFile, inner: Signer) -> None:
         self._file = file
         self.inner = inner
+
+    def bounds(self) -> Sequence[Use]:
+        """Return the uses of bounds."""
+        return self._file.bounds()
 
     def is_inner(self, name: str) -> bool:
         """Return True if `name` is the cluster's inner user."""
@@ -64,6 +69,10 @@ class Authentication:
     def __init__(self, users: Users, check: SignatureCheck) -> None:
         self._users = users
         self._check = check
+
+    def bounds(self) -> Sequence[Use]:
+        """Return the uses of bounds."""
+        return (*self._check.bounds(), *self._users.bounds())
 
     def __call__(self, context: RequestContext) -> None:
         """Raise Refused (NO_PERMISSION) unless a known and enabled user has signed the request."""

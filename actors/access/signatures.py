@@ -94,6 +94,10 @@ class SignatureCheck:
             self._check_receiver(context, name, command.ext[RECEIVER])
             context.sign = partial(signer.signed_response, command.ext[SIGNATURE])
 
+    def bounds(self) -> Sequence[Use]:
+        """Return the uses of bounds."""
+        return self._failures.bounds()
+
     def _check_receiver(self, context: RequestContext, name: str, named: str) -> None:
         """Raise Refused if the request was sent to another process, which has passed it on."""
         dialled, _, resolved = named.partition("=")

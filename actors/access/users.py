@@ -11,6 +11,7 @@ import orjson
 from msgspec import to_builtins
 
 from actors.access.policies import CUSTOM, Policies, ResourcePattern, merged, parse_policies, to_infos
+from actors.bounds import AtLimit, Bound
 from actors.remoting.bodies.access import TEXT_CHARS_MAX, AclInfo, UserInfo
 from actors.remoting.codes import ResponseCode
 from actors.remoting.json_fields import get_objects
@@ -21,12 +22,17 @@ SUBJECT_PREFIX: Final = "User:"
 SUPER, NORMAL = "Super", "Normal"
 ENABLED, DISABLED = "enable", "disable"
 
-USERS_MAX: Final = 10_000
-RULES_MAX: Final = 1_000
-"""Limit of the rules of one user, which are compared one after another for each request."""
+USERS: Final = Bound("users", 10_000, AtLimit.REFUSE, "Users.")
+RULES: Final = Bound("rules_of_user", 1_000, AtLimit.REFUSE, "Rules of the policies of one user.")
+"""They are compared one after another for each request."""
 
 _TYPES: Final = {"super": SUPER, "normal": NORMAL}
 _STATUSES: Final = {"enable": ENABLED, "disable": DISABLED}
+
+
+def count_rules(policies: Policies) -> int:
+    """Return the number of rules of one user."""
+    return sum(map(len, policies.values()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,8 +122,8 @@ class AccessTable:
         name, secret_key = info.username or "", info.password or ""
         if not name.strip():
             raise Refused(ResponseCode.INVALID_PARAMETER, "The username is blank")
-        if len(self.users) >= USERS_MAX:
-            raise _refused(f"there are {USERS_MAX:,} users, which is the limit: delete some first")
+        if len(self.users) >= USERS.limit:
+            raise _refused(f"there are {USERS.limit:,} users, which is the limit: delete some first")
         if name in self.users:
             raise _refused(f"The user is existed: {name[:100]!r}; use updateUser to change it")
         if len(name) > TEXT_CHARS_MAX or not name.isprintable():
@@ -174,10 +180,10 @@ class AccessTable:
         changed = dict(self.policies.get(name, {}))
         for type_name, rules in parse_policies(acl.policies).items():
             changed[type_name] = merged(changed.get(type_name, []), rules)
-        if (count := sum(map(len, changed.values()))) > RULES_MAX:
+        if (count := count_rules(changed)) > RULES.limit:
             raise _refused(
-                f"{acl.subject} would have {count:,} rules, the limit is {RULES_MAX:,}: use prefixes such as "
-                "Topic:shop-*"
+                f"{acl.subject} would have {count:,} rules, the limit is {RULES.limit:,}: use prefixes such "
+                "as Topic:shop-*"
             )
         self.policies[name] = changed
 

@@ -136,8 +136,7 @@ def build_broker(
         StoreError: a metadata table and its backup, a file of users or a certificate is invalid.
         ValueError: two features handle the same request code, or declare the same figure.
     """
-    settings = live.settings
-    access = _build_access(settings, clock, identity)
+    settings, access = live.settings, _build_access(live.settings, clock, identity)
     requests = OutstandingRequests(clock, access.user_of, is_enforced=access.control is not None)
     loop = build_loop(live, clock, store, (*access.steps, *requests.steps))
     from_rebalancers, role = RequestTable(), BrokerRole(is_end_known=lambda: store.positions.is_end_known)
@@ -158,9 +157,10 @@ def build_broker(
     past = _past_positions(settings, store, clock, rng, role)
     handle = HandleApi(loop.server, identity.host.packed, properties.next_uniq_key, access.steps, role, clock)
     figures, puller = _figures(parts, drain, capabilities), _puller(parts, past)
-    replies = _replies(settings, clock, identity, client, groups, properties, requests)
+    sending_rows, plain = _sending(parts, rng, new_topics, capabilities, _replies(parts, requests))
+    keepers: tuple[Keeper, ...] = (requests, puller, *plain)
     for rows in (
-        _sending_rows(parts, rng, new_topics, capabilities, replies),
+        sending_rows,
         *(each.rows for each in capabilities),
         _reading_rows(parts, puller, past),
         _group_rows(parts, past),
@@ -170,7 +170,7 @@ def build_broker(
         loop.requests.add_rows(rows)
     return Broker(
         identity, access, loop, tables, groups, client, [each.leave for each in capabilities if each.leave],
-        registration, role, drain, handle, figures, _metrics(parts, figures, (requests, puller), capabilities)
+        registration, role, drain, handle, figures, _metrics(parts, figures, keepers, capabilities)
     )  # fmt: skip
 
 
@@ -240,8 +240,8 @@ def _metrics(
     """Return the endpoint that serves the figures, and the bounds of what peers can fill."""
     server, groups = parts.loop.server, parts.groups
     own: tuple[Keeper, ...] = (
-        server.hub, server.hub.account, parts.loop.held, parts.tables, groups.clients, groups.locks,
-        parts.popping, *keepers,
+        server, server.hub.account, parts.loop.held, parts.tables, groups.clients, groups.locks,
+        groups.requests, parts.popping, *keepers,
     )  # fmt: skip
     all_keepers = (*own, *chain.from_iterable(each.keepers for each in capabilities))
     return MetricsEndpoint(parts.settings, figures, parts.identity.labels, server.ports, all_keepers)
@@ -314,33 +314,27 @@ def _nameservers(settings: BrokerSettings, client: RemotingClient) -> Nameserver
     return Nameservers(client, lambda: settings.nameservers, ROUTE_TIMEOUT_MS)
 
 
-def _replies(
-    settings: BrokerSettings,
-    clock: Clock,
-    identity: BrokerIdentity,
-    client: RemotingClient,
-    groups: BrokerGroups,
-    properties: PropertyWriter,
-    requests: OutstandingRequests,
-) -> Callable[[Sender], Replies]:
+def _replies(parts: BrokerParts, requests: OutstandingRequests) -> Callable[[Sender], Replies]:
+    client, address = parts.remoting_client, parts.identity.address
     return partial(
         Replies,
-        clients=groups.clients,
-        clock=clock,
-        address=identity.address,
-        added_fields=properties.added_fields,
+        clients=parts.groups.clients,
+        clock=parts.clock,
+        address=address,
+        added_fields=parts.properties.added_fields,
         requests=requests,
-        others=OtherBrokers(client, _nameservers(settings, client), identity.address),
+        others=OtherBrokers(client, _nameservers(parts.settings, client), address),
     )
 
 
-def _sending_rows(
+def _sending(
     parts: BrokerParts,
     rng: random.Random,
     new_topics: NewTopics,
     capabilities: Sequence[Capability],
     replies: Callable[[Sender], Replies],
-) -> Iterable[RequestRow]:
+) -> tuple[Iterable[RequestRow], Sequence[PlainSends]]:
+    """Return the requests that send, and the compiled path, if it may be used."""
     settings, loop, properties = parts.settings, parts.loop, parts.properties
     store, stats = loop.store, loop.stats
     interceptors = tuple(chain.from_iterable(each.interceptors for each in capabilities))
@@ -360,7 +354,7 @@ def _sending_rows(
         )  # fmt: skip
     sender = Sender(store, checks, interceptors, properties, responses, stats, plain)
     bulk = BulkSender(settings, store, checks, properties.added, responses, stats, parts.clock)
-    return (*sender.rows(), *bulk.rows(), *replies(sender).rows())
+    return (*sender.rows(), *bulk.rows(), *replies(sender).rows()), () if plain is None else (plain,)
 
 
 def _past_positions(

@@ -96,7 +96,7 @@ class GatewayService:
         ports = Ports(clock)
         self.server = GrpcServer(methods, clock, limits, account, tls=tls, ports=ports)
         self.figures = self._figures(renewals)
-        self.metrics = MetricsEndpoint(settings, self.figures, self._labels, ports, (*kept, self.server.hub))
+        self.metrics = MetricsEndpoint(settings, self.figures, self._labels, ports, (*kept, self.server))
 
     @property
     def address(self) -> str:

@@ -19,6 +19,7 @@ from typing import Final
 from pydantic import AliasChoices, Field
 
 from actors.access.signatures import SignatureCheck
+from actors.bounds import Use
 from actors.host.cluster_tls import TlsSettings, client_tls
 from actors.remoting.chain import Step
 from actors.remoting.client import RemotingClient, SigningClient
@@ -142,6 +143,10 @@ class Proving:
         self._inner = inner
         self._check = check
 
+    def bounds(self) -> Sequence[Use]:
+        """Return the uses of bounds."""
+        return self._check.bounds()
+
     def __call__(self, context: RequestContext) -> None:
         """Let the response be signed if the inner user has signed the request and named this receiver."""
         ext, name = context.command.ext, self._inner.access_key
@@ -156,6 +161,10 @@ class InnerUserOnly:
     def __init__(self, inner: Signer, check: SignatureCheck) -> None:
         self._inner = inner
         self._check = check
+
+    def bounds(self) -> Sequence[Use]:
+        """Return the uses of bounds."""
+        return self._check.bounds()
 
     def __call__(self, context: RequestContext) -> None:
         """Raise Refused (NO_PERMISSION) unless the inner user has signed the request."""

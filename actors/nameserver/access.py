@@ -13,6 +13,7 @@ from typing import Final
 
 from actors.access.access_file import AccessFile
 from actors.access.authorization import Authentication, Authorization, Users
+from actors.bounds import Use, uses_of
 from actors.host.cluster_access import InnerUserOnly, Proving, inner_signer, signature_check
 from actors.nameserver.nameserver_settings import NameserverSettings
 from actors.remoting.chain import Step
@@ -40,6 +41,10 @@ class UnlessPublic:
 
     def __init__(self, steps: Sequence[Step]) -> None:
         self._steps = steps
+
+    def bounds(self) -> Sequence[Use]:
+        """Return the uses of bounds."""
+        return uses_of(self._steps)
 
     def __call__(self, context: RequestContext) -> None:
         """Apply the steps unless the request is public. Raises Refused if a step does."""

@@ -95,7 +95,7 @@ class NameserverService:
             connections_figure(lambda: len(server.connections)),
             failures_figure(lambda: supervisor.failures),
         )
-        keepers = (server.hub, server.hub.account, routes, kv_config)
+        keepers = (server, server.hub.account, routes, kv_config)
         self.metrics = MetricsEndpoint(live.settings, self.figures, self._labels, server.ports, keepers)
 
     @property

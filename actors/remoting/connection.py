@@ -174,6 +174,11 @@ class Connection(asyncio.BufferedProtocol):
                 self.hub.leaving.add(self)
         self._end()
 
+    @property
+    def open_requests(self) -> int:
+        """Number of costly requests that wait to be handled."""
+        return self._input.waiting
+
     def discard_input(self) -> None:
         """Accept no further request; send the responses to received requests."""
         self._input.stop()

@@ -50,6 +50,11 @@ class Peer(Protocol):
         """Bytes that the peer had not read at the last count."""
         ...
 
+    @property
+    def open_requests(self) -> int:
+        """Number of requests that wait to be handled, or of open calls."""
+        ...
+
     def flush(self) -> None:
         """Write the collected responses."""
         ...

@@ -313,6 +313,11 @@ class InputQueue:
             share.keep_limit()
 
     @property
+    def waiting(self) -> int:
+        """Number of costly requests that wait to be handled."""
+        return len(self._waiting)
+
+    @property
     def _has_many_waiting(self) -> bool:
         return 2 * len(self._waiting) > self._hub.limits.costly_requests_max
 

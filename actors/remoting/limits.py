@@ -19,12 +19,16 @@ CONNECTIONS_PER_ADDRESS: Final = Bound(
 )
 KEPT_BYTES: Final = 512 * 1024 * 1024
 
+COSTLY_REQUESTS: Final = Bound(
+    "costly_requests", 128, AtLimit.WAIT, "Costly requests of one connection that wait, such as pulls."
+)
+
 
 @dataclass(frozen=True, slots=True)
 class RemotingLimits:
     """Limits of one server or one client."""
 
-    costly_requests_max: int = 128
+    costly_requests_max: int = COSTLY_REQUESTS.limit
     """Maximum number of waiting costly requests of one connection.
 
     Reading resumes when half of them are handled.

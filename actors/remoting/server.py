@@ -5,12 +5,13 @@ import socket
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from actors.bounds import Use, uses_of
 from actors.ports import Port, Ports
 from actors.remoting.chain import Chain, Step
 from actors.remoting.connection import Connection
 from actors.remoting.hub import Hub, Peer
 from actors.remoting.in_process import InProcessConnection
-from actors.remoting.limits import RemotingLimits
+from actors.remoting.limits import COSTLY_REQUESTS, RemotingLimits
 from actors.remoting.request import Observer
 from actors.remoting.table import RequestTable
 from actors.remoting.tls.contexts import ServerTls
@@ -72,6 +73,14 @@ class RemotingServer:
         connection = InProcessConnection(self.hub, self.chain, name, peer_bytes)
         self._in_process.append(connection)
         return connection
+
+    def bounds(self) -> Sequence[Use]:
+        """Return the uses of bounds."""
+        costly = COSTLY_REQUESTS.use(
+            lambda: max((each.open_requests for each in self.hub.connections), default=0),
+            lambda: self.hub.limits.costly_requests_max,
+        )
+        return (*self.hub.bounds(), costly, *uses_of(self.chain.steps))
 
     def discard_input(self) -> None:
         """Accept no further connections or requests; send the responses to accepted requests."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from actors.bounds import AtLimit, Bound, Use
 from cluster.client import Admin
 from cluster.console.history import Curves, History
 from cluster.views.offsets import known_sum
@@ -14,8 +15,9 @@ from cluster.views.samples import Sample, take_sample
 from store.clock import NS_PER_MS, Clock
 
 TOPICS_PER_SAMPLE = 100
-FOLLOWED_MAX = 200
-"""Topics, and groups, whose history is kept."""
+FOLLOWED = Bound(
+    "console_curves", 200, AtLimit.REFUSE, "Topics, or groups, whose history is kept; others show none."
+)
 PAUSE_FACTOR = 19
 """The pause after a sample, in durations of the sample."""
 Known = float | None
@@ -35,6 +37,10 @@ class Sampler:
         """In per second, out per second, lag, in flight, disk, brokers that respond."""
         self._groups: dict[str, History] = {}
         self._topics: dict[str, History] = {}
+
+    def bounds(self) -> Sequence[Use]:
+        """Return the uses of bounds."""
+        return (FOLLOWED.use(lambda: max(len(self._groups), len(self._topics)) if self.samples else None),)
 
     def look(self) -> int:
         """Take one sample; return the pause in ms after which the next one is due at the earliest."""
@@ -91,5 +97,5 @@ def _record(histories: dict[str, History], at_ms: int, rows: Mapping[str, tuple[
     for name in histories.keys() - rows.keys():
         del histories[name]
     for name, values in rows.items():
-        if name in histories or len(histories) < FOLLOWED_MAX:
+        if name in histories or len(histories) < FOLLOWED.limit:
             histories.setdefault(name, History(2, with_day=False)).add(at_ms, *values)

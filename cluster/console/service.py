@@ -94,7 +94,7 @@ class ConsoleService:
         self._ports = Ports(clock)
         self._port: Port | None = None
         self._connections = Connections(self._ports, settings.request_timeout_ms)
-        keepers = (self._connections, self._access, self._api, messages)
+        keepers = (self._connections, self._access, self._api, messages, self.sampler)
         self.metrics = MetricsEndpoint(settings, self._figures(), self._labels, self._ports, keepers)
         self._runner: web.AppRunner | None = None
         self._tasks: list[asyncio.Task[None]] = []

@@ -25,13 +25,14 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
-from actors.bounds import AtLimit, Bound, Use
+from actors.bounds import AtLimit, Bound, Newest, Use
 from actors.broker.group.clients import Clients, Subscription
 from actors.broker.group.subscriptions import (
     TAG_TYPE,
     NotSubscribed,
     compile_in_steps,
     filter_of,
+    filters_use,
     subscription_for,
     takes_long,
 )
@@ -44,9 +45,12 @@ from store.reading.message_filter import MATCH_ALL, MessageFilter
 WAIT_MS = 300
 """Wait time of a pull: enough for a client that sends heartbeats to a hundred brokers one after the other."""
 WAITING = Bound("late_pulls", 1024, AtLimit.REFUSE, "Pulls that wait for a heartbeat.")
-
-_REFUSED_MAX = 1024
-"""Limit of refused subscriptions that the broker remembers for one connection."""
+REFUSED = Bound(
+    "refused_subscriptions",
+    1024,
+    AtLimit.EVICT,
+    "Remembered refusals of one connection.",
+)
 
 
 class _Waiting(NamedTuple):
@@ -64,7 +68,7 @@ class LateSubscriptions:
         self._waiting: dict[str, dict[RequestContext, _Waiting]] = {}  # by group
         self._count = 0
         # By connection, the last version of (group, topic) that was refused.
-        self._refused: WeakKeyDictionary[Connection, dict[tuple[str, str], int]] = WeakKeyDictionary()
+        self._refused: WeakKeyDictionary[Connection, Newest[tuple[str, str], int]] = WeakKeyDictionary()
         clients.on_subscription(self._on_subscribed)
 
     def filter_for(self, context: RequestContext) -> MessageFilter | None:
@@ -93,7 +97,8 @@ class LateSubscriptions:
 
     def bounds(self) -> Sequence[Use]:
         """Return the uses of bounds."""
-        return (WAITING.use(lambda: self._count),)
+        refused = REFUSED.use(lambda: max(map(len, self._refused.values()), default=0))
+        return (WAITING.use(lambda: self._count), refused, filters_use())
 
     def _compile(self, context: RequestContext, subscription: Subscription) -> Steps:
         yield from compile_in_steps(subscription.expression, subscription.expression_type)
@@ -139,11 +144,11 @@ class LateSubscriptions:
 
     def _remember_refused(self, context: RequestContext, refusal: NotSubscribed) -> None:
         header: PullMessageHeader = context.header
-        refused = self._refused.setdefault(context.connection, {})
-        subscription = header.consumer_group, header.topic
-        if refusal.heartbeat_may_follow and (subscription in refused or len(refused) < _REFUSED_MAX):
-            refused[subscription] = header.sub_version
+        if refusal.heartbeat_may_follow:
+            refused = self._refused.setdefault(context.connection, Newest(REFUSED))
+            refused[header.consumer_group, header.topic] = header.sub_version
 
     def _was_refused(self, header: PullMessageHeader, connection: Connection) -> bool:
-        refused = self._refused.get(connection, {})
-        return refused.get((header.consumer_group, header.topic)) == header.sub_version
+        refused = self._refused.get(connection)
+        subscription = header.consumer_group, header.topic
+        return refused is not None and refused.get(subscription) == header.sub_version

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
+from typing import Final
 
+from actors.bounds import AtLimit, Bound, Newest, Use
 from actors.broker.group.clients import Clients, ConsumerHeartbeat, Subscription
 from actors.broker.group.rebalancer_link import RebalancerLink
 from actors.broker.group.subscriptions import compile_filter, compile_in_steps, subscription_data
@@ -35,7 +37,9 @@ from store.message.validate import MAX_RETRY_TOPIC_CHARS, RETRY_TOPIC_PREFIX
 _log = get_logger(__name__)
 
 CONFIG_VALUES_MAX = 10_000
-SKIPPED_GROUPS_MAX = 1_000
+SKIPPED: Final = Bound(
+    "skipped_groups", 1_000, AtLimit.EVICT, "Refused groups of heartbeats that were logged."
+)
 """Number of skipped groups that are remembered, so that each is logged once."""
 
 
@@ -73,7 +77,7 @@ class ClientRequests:
         self._rebalancers = rebalancers
         self._when_registered = when_registered
         self._user_of = user_of
-        self._skipped_groups: set[str] = set()
+        self._skipped_groups = Newest[str, None](SKIPPED)
 
     def rows(self) -> Iterable[RequestRow]:
         """Return the entries of the request table that this class handles."""
@@ -247,6 +251,10 @@ class ClientRequests:
         self._notify(header.consumer_group)
         return RemotingCommand.response()
 
+    def bounds(self) -> Sequence[Use]:
+        """Return the uses of bounds."""
+        return (self._skipped_groups.use(),)
+
     def expire(self) -> None:
         """Remove clients whose last heartbeat is older than the expiry time; call every few seconds."""
         for group, client_id in self._clients.expire():
@@ -259,12 +267,10 @@ class ClientRequests:
         except Refused as error:
             # Clients repeat their heartbeats every 30 s: log each group once.
             if group not in self._skipped_groups:
-                if len(self._skipped_groups) >= SKIPPED_GROUPS_MAX:
-                    self._skipped_groups.clear()
-                self._skipped_groups.add(group)
+                self._skipped_groups[group] = None
                 _log.warning("heartbeat_group_skipped", group=group[:100], error=error.remark)
             return False
-        self._skipped_groups.discard(group)
+        self._skipped_groups.pop(group, None)
         return True
 
     def _register_consumer(

@@ -16,7 +16,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Seq
 from dataclasses import dataclass, field
 from typing import Final, Generic, NamedTuple, TypeVar
 
-from actors.bounds import AtLimit, Bound, Use
+from actors.bounds import AtLimit, Bound, Newest, Use
 from actors.remoting.bodies.groups import CONSUME_POP
 from actors.remoting.codes import ResponseCode
 from actors.remoting.remoting_errors import Refused
@@ -34,8 +34,9 @@ SUBSCRIPTIONS: Final = Bound(
     AtLimit.REFUSE,
     "Characters of topics, expressions and tags in the subscriptions of all groups.",
 )
-DIFFERENCES_MAX = 100
-"""Number of differing subscriptions of a group that are remembered, so that each is logged once."""
+DIFFERENCES: Final = Bound(
+    "subscription_differences", 100, AtLimit.EVICT, "Differing subscriptions of one group that were logged."
+)
 CLIENT_TIMEOUT_MS = 10_000
 """Limit of a request that a broker sends to a client (RocketMQ Broker2Client)."""
 
@@ -90,15 +91,13 @@ class ConsumerGroup(Generic[ConnectionT]):
     message_model: str = "CLUSTERING"
     consume_from_where: str = "CONSUME_FROM_LAST_OFFSET"
     subscription_chars: int = 0
-    _differences: set[int] = field(default_factory=set, repr=False)
+    differences: Newest[int, None] = field(default_factory=lambda: Newest(DIFFERENCES), repr=False)
 
     def is_new_difference(self, expressions: Mapping[str, str]) -> bool:
         """Return True if these expressions were not logged yet: members repeat theirs every 30 s."""
         mark = hash(frozenset(expressions.items()))
-        is_new = mark not in self._differences
-        if len(self._differences) >= DIFFERENCES_MAX:
-            self._differences.clear()
-        self._differences.add(mark)
+        is_new = mark not in self.differences
+        self.differences[mark] = None
         return is_new
 
     def connections(self) -> list[ConnectionT]:
@@ -148,6 +147,9 @@ class Clients(Generic[ConnectionT]):
         return (
             MEMBERSHIPS.use(lambda: max(map(len, self._memberships.values()), default=0)),
             SUBSCRIPTIONS.use(lambda: self._subscription_chars),
+            DIFFERENCES.use(
+                lambda: max((len(each.differences) for each in self._consumers.values()), default=0)
+            ),
         )
 
     def on_subscription(self, callback: Callable[[str], None]) -> None:

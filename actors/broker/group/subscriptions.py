@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Generator
 
+from actors.bounds import Use
 from actors.broker.group.clients import Clients, Subscription
-from actors.broker.group.compiled_filters import CompiledFilters
+from actors.broker.group.compiled_filters import LIVE_BYTES, CompiledFilters
 from actors.remoting.bodies.groups import SubscriptionData
 from actors.remoting.codes import ResponseCode
 from actors.remoting.connection import Connection
@@ -25,6 +26,11 @@ _tag_filters = CompiledFilters()
 _sql_filters = CompiledFilters()
 _LONG_CHARACTERS = 500  # compiled in less than 5 ms
 _QUOTED_MAX = 200  # characters of an expression that an error response quotes
+
+
+def filters_use() -> Use:
+    """Return the use of the bound of compiled filters."""
+    return LIVE_BYTES.use(lambda: max(_tag_filters.live_bytes, _sql_filters.live_bytes))
 
 
 def compile_filter(expression: str, expression_type: str | None = TAG_TYPE) -> MessageFilter:

@@ -42,11 +42,14 @@ REVIVE_GROUP: Final = "CID_RMQ_SYS_REVIVE_GROUP"
 GRACE_MS: Final = 300
 """Acks are due at the revive time; those of consumers that are slightly late are accepted until then."""
 FULL_GRACE_MS: Final = 5_000
-"""The same if the queue is full, so that what follows is not read: acks of an earlier process may be missed."""
+"""The same if the queue is full, so that acks behind it are not read: they do not count then."""
 READ_MESSAGES: Final = 256
 READ_BYTES: Final = 256 * 1024
 PENDING: Final = Bound(
-    "pending_check_points", 10_000, AtLimit.WAIT, "Check points of one queue of the revive topic that are read."
+    "pending_check_points",
+    10_000,
+    AtLimit.WAIT,
+    "Check points read from one revive queue.",
 )
 """A read that begins below the limit may exceed it by READ_MESSAGES."""
 ACKS: Final = Bound(

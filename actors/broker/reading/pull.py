@@ -157,7 +157,7 @@ class Puller:
 
     def bounds(self) -> Sequence[Use]:
         """Return the uses of bounds."""
-        return self._subscriptions.bounds()
+        return (*self._subscriptions.bounds(), *self._ends.bounds())
 
     def rows(self) -> Iterable[RequestRow]:
         """Return the entries of the request table that this class handles."""

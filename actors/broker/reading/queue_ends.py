@@ -6,12 +6,18 @@ response.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Final
+
+from actors.bounds import AtLimit, Bound, Newest, Use
 from actors.remoting.codes import ResponseCode
 from actors.remoting.command import RemotingCommand, SharedResponse
 from store.message_store import MessageStore
 from store.reading.message_reader import GetMessageResult
 
-_RESPONSES_MAX = 1024
+RESPONSES: Final = Bound(
+    "queue_end_responses", 1024, AtLimit.EVICT, "Kept responses to pulls at the ends of queues."
+)
 SUGGESTED_BROKER = "suggestWhichBrokerId"
 NEXT_BEGIN_OFFSET = "nextBeginOffset"
 
@@ -37,7 +43,11 @@ class QueueEnds:
 
     def __init__(self, store: MessageStore) -> None:
         self._store = store
-        self._responses: dict[tuple[int | None, int], RemotingCommand] = {}
+        self._responses = Newest[tuple[int | None, int], RemotingCommand](RESPONSES)
+
+    def bounds(self) -> Sequence[Use]:
+        """Return the uses of bounds."""
+        return (self._responses.use(),)
 
     def response(self, topic: str, queue_id: int, offset: int) -> RemotingCommand:
         """Return the response to a pull at `offset`, the end of its queue. Callers must not change it."""
@@ -45,7 +55,5 @@ class QueueEnds:
         ends = store.known_min_offset(topic, queue_id), offset
         response = responses.get(ends)
         if response is None:
-            if len(responses) >= _RESPONSES_MAX:
-                responses.clear()
             response = responses[ends] = not_found_response(store.get_message(topic, queue_id, offset, 1, 1))
         return response

@@ -20,6 +20,7 @@ from actors.bounds import AtLimit, Bound, Use
 from actors.broker.admission import Admission
 from actors.broker.broker_settings import BrokerSettings
 from actors.broker.replication.ha_connection import Credit, HaConnection, HaLoop
+from actors.broker.replication.slave_stream import REPORTS_AHEAD
 from actors.broker.replication.written_times import WrittenTimes
 from actors.ports import Port, Ports
 from actors.remoting.codes import ResponseCode
@@ -127,7 +128,12 @@ class HaServer:
 
     def bounds(self) -> Sequence[Use]:
         """Return the uses of bounds."""
-        return (CONNECTIONS.use(lambda: len(self._connections)),)
+        return (
+            CONNECTIONS.use(lambda: len(self._connections)),
+            REPORTS_AHEAD.use(
+                lambda: max((each.stream.reports_ahead for each in self._connections), default=0)
+            ),
+        )
 
     def slaves(self) -> Sequence[SlaveState]:
         """Return the state of each connected slave."""

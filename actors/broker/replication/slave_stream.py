@@ -14,7 +14,9 @@ does not have is refused by its length only.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Final
 
+from actors.bounds import AtLimit, Bound
 from actors.broker.replication.ha_frames import (
     CHUNK_BYTES,
     REPORT_BYTES,
@@ -30,8 +32,10 @@ SILENCE_MS = 20_000
 """A slave that sends nothing for this long is disconnected (RocketMQ's haHousekeepingInterval)."""
 HEARTBEAT_MS = 5_000
 """The master sends a heartbeat after this time without data (RocketMQ's haSendHeartbeatInterval)."""
-REPORTS_AHEAD_MAX = 1_000
-"""A slave sends one report for each frame and one every 5 s; more than this beyond that are refused."""
+REPORTS_AHEAD: Final = Bound(
+    "ha_reports_ahead", 1_000, AtLimit.CLOSE, "Reports of one slave beyond one for each frame and second."
+)
+"""A slave sends one report for each frame and one every 5 s."""
 
 
 class SlaveRefused(Exception):
@@ -53,6 +57,8 @@ class SlaveStream:
         self._connected_ns = self._received_ns = self._sent_ns = now_ns
         self._reports = 0
         self._frames = 0
+        self.reports_ahead = 0
+        """Reports beyond one for each frame and second, when the last one was received."""
 
     @property
     def lag_bytes(self) -> int:
@@ -72,7 +78,8 @@ class SlaveStream:
         self._received_ns = now_ns
         self._reports += len(data) // REPORT_BYTES
         seconds = (now_ns - self._connected_ns) // (1000 * NS_PER_MS)
-        if self._reports > self._frames + seconds + REPORTS_AHEAD_MAX:
+        self.reports_ahead = max(self._reports - self._frames - seconds, 0)
+        if self.reports_ahead > REPORTS_AHEAD.limit:
             raise SlaveRefused(
                 f"{self._reports:,} reports after {self._frames:,} frames in {seconds} s: a slave sends one "
                 "for each frame; something else uses the HA port"

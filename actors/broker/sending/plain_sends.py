@@ -13,6 +13,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from actors.bounds import AtLimit, Bound, Use
 from actors.broker.admission import Admission
 from actors.broker.broker_settings import BrokerSettings
 from actors.broker.counters import RequestCounters
@@ -43,10 +44,15 @@ BODY_BYTES_MAX: Final = 16 * 1024
 BATCH_MESSAGES_MAX: Final = 1024
 RECORDS_BYTES: Final = 256 * 1024
 RESPONSES_BYTES: Final = 128 * 1024
-TOPICS_MAX: Final = 4096
-QUEUES_MAX: Final = 65_536
-_SLOTS: Final = 2 * TOPICS_MAX
+TOPICS: Final = Bound(
+    "plain_send_topics", 4096, AtLimit.EVICT, "Topics that the compiled path knows; all are forgotten."
+)
+QUEUES: Final = Bound(
+    "plain_send_queues", 65_536, AtLimit.EVICT, "Queues that the compiled path knows; all are forgotten."
+)
+_SLOTS: Final = 2 * TOPICS.limit
 _RESERVED_BYTES: Final = 4
+_QUEUES_OF_TOPIC: Final = 4096
 _ARGUMENTS: Final = Struct(f"={k.ARGUMENTS}q")
 
 I64 = NDArray[np.int64]
@@ -114,9 +120,9 @@ class PlainSends:
         self._counts = np.zeros((FRAMES_MAX, k.COUNT_FIELDS), np.int64)
         self._positions = np.zeros(BATCH_MESSAGES_MAX, np.int64)
         self._fields = np.zeros((SCANNED, 2), np.int64)
-        self._names = np.zeros(TOPICS_MAX * MAX_V1_TOPIC_BYTES, np.uint8)
+        self._names = np.zeros(TOPICS.limit * MAX_V1_TOPIC_BYTES, np.uint8)
         self._table = np.zeros((_SLOTS, k.TOPIC_FIELDS), np.int64)
-        self._queues = np.zeros(QUEUES_MAX, np.int64)
+        self._queues = np.zeros(QUEUES.limit, np.int64)
         self._buffer: tuple[bytearray, U8] = (bytearray(), np.zeros(0, np.uint8))
         self.taken = 0
         """Number of requests handled since the start."""
@@ -135,6 +141,10 @@ class PlainSends:
             and all(each.property_names is not None for each in interceptors)
         )
 
+    def bounds(self) -> Sequence[Use]:
+        """Return the uses of bounds."""
+        return (TOPICS.use(lambda: len(self._slot_of)), QUEUES.use(lambda: self._queues_end))
+
     def learn(self, topic: TopicConfig, queue_id: int) -> None:
         """Add a queue to which `Sender` has appended a message without changing its topic."""
         if self._is_outdated:
@@ -143,9 +153,14 @@ class PlainSends:
         slot = self._slot_of.get(name)
         if slot is None:
             encoded = name.encode()
-            if name.startswith("%") or topic.order or len(encoded) > MAX_V1_TOPIC_BYTES or count > TOPICS_MAX:
+            if (
+                name.startswith("%")
+                or topic.order
+                or len(encoded) > MAX_V1_TOPIC_BYTES
+                or count > _QUEUES_OF_TOPIC
+            ):
                 return
-            if len(self._slot_of) >= TOPICS_MAX or self._queues_end + count > QUEUES_MAX:
+            if len(self._slot_of) >= TOPICS.limit or self._queues_end + count > QUEUES.limit:
                 self._forget()
             slot = self._slot_of[name] = self._add(encoded, count)
             self._name_of[slot] = name

@@ -168,6 +168,11 @@ class GrpcConnection(asyncio.BufferedProtocol):
 
     # ---- for the hub --------------------
 
+    @property
+    def open_requests(self) -> int:
+        """Number of open calls."""
+        return len(self._calls)
+
     def check(self, now_ns: int) -> None:
         """Fail the incomplete requests that are overdue; close the connection if it is idle or stalled."""
         self._control_frames = 0

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
+
+from actors.bounds import AtLimit, Bound
+
+STREAMS: Final = Bound("gateway_streams", 1000, AtLimit.REFUSE, "Open streams of one connection.")
 
 
 @dataclass(frozen=True, slots=True)
 class GrpcLimits:
     """Bounds on what one peer, and all peers, can make a server keep."""
 
-    streams_max: int = 1000
+    streams_max: int = STREAMS.limit
     """Open streams of one connection."""
     message_bytes_max: int = 5 * 1024 * 1024
     """Size of one request."""

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
+from actors.bounds import Use
 from actors.gateway.grpc.calls import Method
 from actors.gateway.grpc.connection import GrpcConnection
 from actors.gateway.grpc.decoder import Decoder
 from actors.gateway.grpc.engine import NewEngine
-from actors.gateway.grpc.limits import GrpcLimits
+from actors.gateway.grpc.limits import STREAMS, GrpcLimits
 from actors.gateway.grpc.ngh2_engine import Ngh2Engine
 from actors.host.trim import trim_if_released
 from actors.memory_account import MemoryAccount
@@ -64,6 +65,14 @@ class GrpcServer:
         self.ports = ports or Ports(clock)
         """The ports of the process."""
         self._sweeper: asyncio.TimerHandle | None = None
+
+    def bounds(self) -> Sequence[Use]:
+        """Return the uses of bounds."""
+        streams = STREAMS.use(
+            lambda: max((each.open_requests for each in self.hub.connections), default=0),
+            lambda: self._limits.streams_max,
+        )
+        return (*self.hub.bounds(), streams)
 
     async def start(self, host: str, port: int) -> int:
         """Listen on a port; 0 lets the system choose one. Return the port. Raises OSError if it is in use."""

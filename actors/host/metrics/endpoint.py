@@ -20,9 +20,9 @@ from typing import Final
 
 from pydantic import AliasChoices, Field, field_validator
 
-from actors.bounds import AtLimit, Bound, Keeper, Use
+from actors.bounds import AtLimit, Bound, Keeper, Use, uses_of
 from actors.host.figures import Figure, bound_figures
-from actors.host.metrics.page import CONTENT_TYPE, page
+from actors.host.metrics.page import CONTENT_TYPE, DROPPED, page
 from actors.ports import NEVER_ASKED_NS, RESERVED, Port, Ports
 from actors.remoting.settings_text import HostName
 from store.clock import SystemClock
@@ -41,6 +41,7 @@ CONNECTIONS: Final = Bound(
     "metrics_connections", RESERVED, AtLimit.CLOSE, "Connections of the port of metrics."
 )
 PAGES: Final = Bound("metrics_pages", 8, AtLimit.CLOSE, "Pages of metrics that are computed or sent.")
+SERIES: Final = Bound("metrics_series", 50_000, AtLimit.REFUSE, "Series of the last page of metrics.")
 HEAD_BYTES_MAX: Final = 8 * 1024
 TIMEOUT_S: Final = 5.0
 """Time for a client to send its request, and to receive the response."""
@@ -79,7 +80,7 @@ class MetricsSettings(SettingsModel):
     """Absolute path of a file with the token that `/metrics` requires (`Authorization: Bearer TOKEN`)."""
     metrics_labels: str = Field(default="", validation_alias=AliasChoices("metrics_labels", "metricsLabel"))
     """Labels that are added to all metrics, as `name:value,…`."""
-    metrics_max_series: int = Field(default=50_000, ge=100)
+    metrics_max_series: int = Field(default=SERIES.limit, ge=100)
     """The largest number of series on the page; it also shows how many others there are, by metric."""
 
     @field_validator("metrics_labels")
@@ -152,8 +153,9 @@ class MetricsEndpoint:
         self._port: Port | None = None
         self._visits: set[_Visit] = set()
         self._pages: dict[_Visit, None] = {}
-        uses = [use for each in (*keepers, self._ports, self) for use in each.bounds()]
-        self.figures = (*figures, *bound_figures(uses))
+        self._series: int | None = None
+        """Number of series of the last page."""
+        self.figures = (*bound_figures(uses_of((*keepers, self._ports, self))), *figures)
         """What is on the page."""
 
     def bounds(self) -> Sequence[Use]:
@@ -161,6 +163,7 @@ class MetricsEndpoint:
         return (
             CONNECTIONS.use(lambda: len(self._visits)),
             PAGES.use(lambda: len(self._pages)),
+            SERIES.use(lambda: self._series, lambda: self._settings.metrics_max_series),
         )
 
     @property
@@ -289,12 +292,14 @@ class MetricsEndpoint:
             if refresh is not None:
                 await refresh()
         labels = {**self._labels(), **labels_of(self._settings.metrics_labels)}
-        parts, begin_ns = [], time.perf_counter_ns()
+        parts, series, begin_ns = [], 0, time.perf_counter_ns()
         for part in page(self.figures, labels, self._settings.metrics_max_series):
             parts.append(part)
+            series += 0 if part.startswith(("#", DROPPED)) else part.count("\n")
             if time.perf_counter_ns() - begin_ns >= SLICE_NS:
                 await asyncio.sleep(0)
                 begin_ns = time.perf_counter_ns()
+        self._series = series
         return "".join(parts)
 
 

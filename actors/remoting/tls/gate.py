@@ -31,6 +31,7 @@ class TlsGate(asyncio.BufferedProtocol):
     """The first protocol of an accepted connection on a listener with TLS."""
 
     unread_bytes = 0
+    open_requests = 0
 
     def __init__(
         self, hub: Hub, tls: ServerTls, make_connection: Callable[[], asyncio.BufferedProtocol]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from actors.access.users import RULES_MAX, USERS_MAX, AccessTable
+from actors.access.users import RULES, USERS, AccessTable
 from actors.remoting.bodies.access import AclInfo, PolicyEntryInfo, PolicyInfo, UserInfo
 from actors.remoting.remoting_errors import Refused
 
@@ -17,16 +17,16 @@ def acl(first: int, last: int) -> AclInfo:
 def test_rules_of_one_user_are_bounded() -> None:
     table = AccessTable()
     table.add_user(UserInfo("alice", "secret"))
-    table.set_policies(acl(0, RULES_MAX))
-    table.set_policies(acl(0, RULES_MAX))  # the same resources
+    table.set_policies(acl(0, RULES.limit))
+    table.set_policies(acl(0, RULES.limit))  # the same resources
     with pytest.raises(Refused, match=r"1,001 rules, the limit is 1,000"):
-        table.set_policies(acl(RULES_MAX, RULES_MAX + 1))
-    assert sum(map(len, table.policies["alice"].values())) == RULES_MAX
+        table.set_policies(acl(RULES.limit, RULES.limit + 1))
+    assert sum(map(len, table.policies["alice"].values())) == RULES.limit
 
 
 def test_users_are_bounded() -> None:
     table = AccessTable()
-    for number in range(USERS_MAX):
+    for number in range(USERS.limit):
         table.add_user(UserInfo(f"u{number}", "secret"))
     with pytest.raises(Refused, match=r"10,000 users, which is the limit"):
         table.add_user(UserInfo("one-more", "secret"))

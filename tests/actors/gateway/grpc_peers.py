@@ -113,10 +113,12 @@ async def serving(
 
 
 def with_channel(
-    engine: NewEngine, story: Callable[[Service, GrpcServer, grpc.aio.Channel], Awaitable[None]]
+    engine: NewEngine,
+    story: Callable[[Service, GrpcServer, grpc.aio.Channel], Awaitable[None]],
+    limits: GrpcLimits = LIMITS,
 ) -> None:
     async def run() -> None:
-        async with serving(engine) as (service, server):
+        async with serving(engine, limits) as (service, server):
             options = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
             async with grpc.aio.insecure_channel(f"127.0.0.1:{server.port}", options) as channel:
                 await story(service, server, channel)

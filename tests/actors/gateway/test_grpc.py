@@ -9,6 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from actors.gateway.grpc.engine import NewEngine
+from actors.gateway.grpc.limits import STREAMS, GrpcLimits
 from actors.gateway.grpc.messages import encode_frame
 from actors.gateway.grpc.server import GrpcServer
 from actors.gateway.proto.service_pb2 import SendMessageRequest
@@ -63,6 +64,22 @@ def test_a_thousand_calls_run_at_once_on_one_connection(engine: NewEngine) -> No
         assert [len(each.messages[0].body) for each in found] == list(range(1000))
 
     with_channel(engine, story)
+
+
+def test_calls_over_the_limit_of_a_connection_wait_for_others(engine: NewEngine) -> None:
+    async def story(service: Service, server: GrpcServer, channel: grpc.aio.Channel) -> None:
+        await caller(channel, ECHO)(message())  # the client knows the limit
+        calls = [caller(channel, SLOW)(message()) for _ in range(3)]
+        await eventually_async(lambda: service.started == 2)
+        (streams,) = (each for each in server.bounds() if each.bound is STREAMS)
+        assert (streams.read(), streams.limit()) == (2, 2)
+        assert service.started == 2
+        for call in calls:
+            call.cancel()
+        await eventually_async(lambda: streams.read() == 0)
+        assert await caller(channel, ECHO)(message()) == message()
+
+    with_channel(engine, story, GrpcLimits(streams_max=2))
 
 
 def test_errors_end_a_call_with_their_status(engine: NewEngine) -> None:

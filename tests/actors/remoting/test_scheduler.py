@@ -11,7 +11,7 @@ import structlog
 from remoting_peers import RawPeer, raw_peer, request, run, serving
 
 from actors.remoting.command import LENGTH_BYTES, PREFIX, RemotingCommand, encode_command
-from actors.remoting.limits import RemotingLimits
+from actors.remoting.limits import COSTLY_REQUESTS, RemotingLimits
 from actors.remoting.request import Cost, RequestContext
 from actors.remoting.scheduler import Scheduler
 from actors.remoting.server import RemotingServer
@@ -32,14 +32,18 @@ class Served:
     def __init__(self, clock) -> None:
         self.order: list[tuple[str, int]] = []
         self.turns = [0]
+        self.waiting: list[int] = []
+        self.waiting_now = lambda: 0
         self._clock = clock
         self.limits = RemotingLimits(turn_budget_us=3_000, turn_share_us=1_000)
 
     def serving(self):
         handlers = {SEND: self.serve, PULL: self.serve}
-        return serving(
-            handlers, clock=self._clock, limits=self.limits, costs=COSTS, tick=lambda: self.turns.append(0)
-        )
+        return serving(handlers, clock=self._clock, limits=self.limits, costs=COSTS, tick=self.tick)
+
+    def tick(self) -> None:
+        self.turns.append(0)
+        self.waiting.append(self.waiting_now())
 
     def serve(self, context: RequestContext) -> RemotingCommand:
         self._clock.advance(1)
@@ -342,12 +346,15 @@ def test_waiting_costly_requests_of_one_peer_are_bounded(clock) -> None:
 
     async def story() -> None:
         async with served.serving() as server, raw_peer(server) as peer:
+            (used,) = (each for each in server.bounds() if each.bound is COSTLY_REQUESTS)
+            served.waiting_now = used.read
             requests = [request(PULL, number, peer="pull") for number in range(40)]
             await peer.deliver(*requests, request(SEND, 40, peer="send"))
             for _ in range(41):
                 await peer.read()
 
     run(story())
+    assert max(served.waiting) == 8
     assert served.of("pull") == list(range(40))
     assert 32 <= served.order.index(("send", 40)) < 40
 

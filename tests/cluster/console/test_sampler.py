@@ -13,7 +13,7 @@ from cluster.client import Admin, MessageQueue, Producer
 from cluster.client.errors import BrokerUnreachable, NotSupported
 from cluster.console import sampler as sampler_module
 from cluster.console.history import HOUR_POINTS, History
-from cluster.console.sampler import FOLLOWED_MAX, Sampler, figures
+from cluster.console.sampler import FOLLOWED, Sampler, figures
 from cluster.views.brokers import BrokerLoad, BrokerView
 from cluster.views.samples import STALE_MS, GroupSample, Sample, TopicLag
 from cluster.views.top import topic_rates
@@ -148,12 +148,13 @@ def test_warnings_say_what_is_wrong_in_words(sample: Sample, texts: list[str]) -
 
 
 def test_number_of_histories_is_bounded(admin: Admin, clock: ClockAtRest) -> None:
-    names = [f"bounded-{number:03}" for number in range(FOLLOWED_MAX + 5)]
+    names = [f"bounded-{number:03}" for number in range(FOLLOWED.limit + 5)]
     for name in names:
         admin.commit_offsets(name, {MessageQueue("TBW102", "a", 0): 0})
     sampler = Sampler(admin, clock)
     sampler.look()
-    assert sum(sampler.curves_of_group(name) is not None for name in names) <= FOLLOWED_MAX
+    assert sum(sampler.curves_of_group(name) is not None for name in names) <= FOLLOWED.limit
+    assert [each.read() for each in sampler.bounds()] == [FOLLOWED.limit]
 
 
 def test_messages_in_flight_are_unknown_where_no_offset_of_a_pull_is_reported() -> None:

@@ -157,6 +157,23 @@ def test_pulls_over_the_waiting_limit_are_refused(tmp_path: Path, monkeypatch: p
     with_broker(story, settings_of(tmp_path))
 
 
+def test_oldest_refused_subscription_is_forgotten_over_the_limit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(late_subscriptions, "REFUSED", replace(late_subscriptions.REFUSED, limit=2))
+
+    async def story(peer: Peer) -> None:
+        for topic in "ABC":
+            await send_a_and_b(peer, topic)
+            assert (await pull(peer, 1, topic)).code == ResponseCode.SUBSCRIPTION_NOT_EXIST
+        (used,) = (each for each in peer.broker.graph.metrics.figures if each.name == "bound_used")
+        assert dict(used.samples())["refused_subscriptions",] == 2
+        assert bodies(await pull(peer, 1, "C")) == bodies(await pull(peer, 1, "B")) == [b"a", b"b"]
+        assert (await pull(peer, 1, "A")).code == ResponseCode.SUBSCRIPTION_NOT_EXIST
+
+    with_broker(story, settings_of(tmp_path))
+
+
 def test_held_pull_completes_when_its_groups_tags_change(tmp_path: Path) -> None:
     """The client then pulls again at the same offset with the new tags, so no message is skipped."""
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from structlog.testing import capture_logs
 
+from actors.broker.group import clients as module
 from actors.broker.group.clients import (
     SUBSCRIPTIONS,
     Clients,
@@ -170,6 +173,18 @@ def test_client_id_belongs_to_the_user_of_its_first_registration(clients: Client
     clients.check_user("G", "a", None)  # a super user
     clients.connection_closed("c1")
     assert clients.register_consumer(a_heartbeat(T="*"), "a", "c2", "mallory")
+
+
+def test_oldest_logged_difference_is_forgotten_over_the_limit(
+    clients: Clients[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "DIFFERENCES", replace(module.DIFFERENCES, limit=2))
+    clients.register_consumer(a_heartbeat(T="*"), "a", "c1")
+    group = clients.group("G")
+    assert group is not None
+    assert [group.is_new_difference({"T": tags}) for tags in "abac"] == [True, True, False, True]
+    assert {each.bound.name: each.read() for each in clients.bounds()}["subscription_differences"] == 2
+    assert [group.is_new_difference({"T": tags}) for tags in "cab"] == [False, False, True]
 
 
 def test_subscriptions_of_all_groups_are_bounded(clients: Clients[str]) -> None:

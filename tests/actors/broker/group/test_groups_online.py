@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import orjson
 import pytest
 import structlog
 
+from actors.broker.group import client_requests
 from actors.broker.reading.pull import COMMIT_OFFSET
 from actors.remoting.bodies.groups import (
     ConsumerData,
@@ -185,6 +187,22 @@ def beat_of(*groups: str, model: str = "CLUSTERING") -> bytes:
     subscriptions = [SubscriptionData("T", "*")]
     consumers = [ConsumerData(each, message_model=model, subscriptions=subscriptions) for each in groups]
     return HeartbeatData("client-1", consumers, ["PG"]).encode()
+
+
+def test_group_skipped_first_is_logged_again_over_the_limit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client_requests, "SKIPPED", replace(client_requests.SKIPPED, limit=2))
+
+    async def story(peer: Peer) -> None:
+        with structlog.testing.capture_logs() as logs:
+            for name in ("A", "B", "C", "C", "B", "A"):
+                await peer.ask(RequestCode.HEART_BEAT, body=beat_of(name))
+        skipped = [each["group"] for each in logs if each["event"] == "heartbeat_group_skipped"]
+        assert skipped == ["A", "B", "C", "A"]
+        assert [each.read() for each in peer.broker.graph.groups.requests.bounds()] == [2]
+
+    with_broker(story, settings_of(tmp_path, auto_create_groups=False))
 
 
 def test_refused_group_of_a_heartbeat_is_skipped_and_logged_once(tmp_path: Path) -> None:

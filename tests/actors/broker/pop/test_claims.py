@@ -127,8 +127,9 @@ def test_claims_done_early_take_no_memory() -> None:
     claims = claims_of(clock, commits)
     kept, used = pop(claims, [0], 50), []
     for offset in range(1, 20_000):
-        claims.finish(pop(claims, [offset]), offset)
-        used.append(claims.bounds()[0].read())
+        claim = pop(claims, [offset])
+        used.append(claims.bounds()[0].read() or 0)
+        claims.finish(claim, offset)
     assert max(used) == DONE.limit
     clock.advance(60)
     assert claims.take_due() == [kept]

@@ -1,4 +1,4 @@
-"""Check points and acks of an earlier process: how many are kept in memory, and what happens above the limits."""
+"""Check points and acks of an earlier process: how many are kept, and what happens above the limits."""
 
 from __future__ import annotations
 

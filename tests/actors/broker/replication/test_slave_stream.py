@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from actors.broker.replication.ha_frames import CHUNK_BYTES, HaFrameReader, encode_report
 from actors.broker.replication.slave_stream import (
-    REPORTS_AHEAD_MAX,
+    REPORTS_AHEAD,
     SlaveRefused,
     SlaveStream,
 )
@@ -56,7 +56,7 @@ def test_only_sent_bytes_count_as_acknowledged(reports: list[int], size: int) ->
 
 def test_flood_of_reports_is_refused() -> None:
     stream = stream_of(0, 200)
-    stream.received(encode_report(0) * REPORTS_AHEAD_MAX, 1)
+    stream.received(encode_report(0) * REPORTS_AHEAD.limit, 1)
     with pytest.raises(SlaveRefused, match="something else uses the HA port"):
         stream.received(encode_report(0), 1)
 

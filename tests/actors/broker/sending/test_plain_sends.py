@@ -10,6 +10,7 @@ import json
 import random
 import struct
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+from actors.broker.sending import plain_sends
 from actors.broker.service import BrokerService
 from actors.remoting.codes import RequestCode, ResponseCode
 from actors.remoting.command import RemotingCommand
@@ -302,6 +304,27 @@ def test_a_queue_is_known_after_its_first_batch(tmp_path: Path) -> None:
         for _ in range(3):
             await exchange(broker, frame, ())
         assert taken(broker) - before == 2
+        await broker.stop()
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize(("name", "limit"), [("TOPICS", 1), ("QUEUES", 4)])
+def test_compiled_path_forgets_all_topics_over_its_limits(
+    name: str, limit: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(plain_sends, name, replace(getattr(plain_sends, name), limit=limit))
+
+    async def story() -> None:
+        broker = await started(tmp_path, compiled_turn=True)
+        take = broker.graph.loop.requests.take
+        used = {each.bound.name: each.read for each in take.__self__.bounds()}[f"plain_send_{name.lower()}"]
+        before = taken(broker)
+        for opaque in range(3):  # the other topic is sent to after each of them
+            responses = await exchange(broker, json_frame(310, FIELDS, b"1", opaque, 0), ())
+            assert [each.code for each in responses] == [0, 0]
+            assert used() == limit
+        assert taken(broker) == before
         await broker.stop()
 
     asyncio.run(story())

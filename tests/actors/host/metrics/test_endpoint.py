@@ -121,6 +121,20 @@ def test_page_that_is_not_read_gives_its_place_to_others(monkeypatch: pytest.Mon
     with_endpoint(story, (long,))
 
 
+def test_series_over_the_limit_are_dropped_and_the_bounds_are_shown() -> None:
+    many = Figure("many", Kind.GAUGE, "", lambda: (Sample((f"{n}",), n) for n in range(200)), "",
+                  ("label",), metric="raymq_many")  # fmt: skip
+
+    async def story(port: int) -> None:
+        used = b'raymq_bound_used{cluster="C",bound="metrics_series"} '
+        assert used not in await sent(port, b"GET /metrics HTTP/1.1\r\n\r\n")  # nothing is known yet
+        text = await sent(port, b"GET /metrics HTTP/1.1\r\n\r\n")
+        assert used + b"100\n" in text
+        assert b'raymq_metrics_dropped_series{cluster="C",metric="raymq_many"}' in text
+
+    with_endpoint(story, (many,), MetricsSettings(metrics_port=0, metrics_max_series=100))
+
+
 def test_figure_that_fails_is_reported_as_an_error() -> None:
     def fail() -> int:
         raise ValueError("broken")
