@@ -70,8 +70,8 @@ class Command(typer.core.TyperCommand):
             rest = super().parse_args(ctx, args)
         except typer.BadParameter as error:
             parameter: Any = error.param
-            if getattr(parameter, "min", None) is None:
-                raise
+            if type(error) is not typer.BadParameter or getattr(parameter, "min", None) is None:
+                raise  # its subclass reports a missing parameter
             raise _outside(ctx, parameter) from None
         for parameter in cast("list[Any]", self.params):
             value = ctx.params.get(parameter.name or "")

@@ -13,7 +13,7 @@ from .conftest import Raymq
         (("a", "--to", "1"), "this broker is in no Raft group"),
         (("a", "--to", "1", "--dry-run"), "this broker is in no Raft group"),
         (("other", "--to", "1"), "no broker other in the cluster"),
-        (("a", "--to", "-1"), "greater than or equal to 0"),
+        (("a", "--to", "-1"), "a number from 0 to "),
         (("a",), "Missing option '--to'"),
     ],
     ids=["no group", "preview", "unknown broker", "negative", "no replica"],
