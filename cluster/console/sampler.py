@@ -15,9 +15,7 @@ from cluster.views.samples import Sample, take_sample
 from store.clock import NS_PER_MS, Clock
 
 TOPICS_PER_SAMPLE = 100
-FOLLOWED = Bound(
-    "console_curves", 200, AtLimit.REFUSE, "Topics, or groups, whose history is kept; others show none."
-)
+FOLLOWED = Bound("console_curves", 200, AtLimit.REFUSE, "Topics, or groups, whose history is kept.")
 PAUSE_FACTOR = 19
 """The pause after a sample, in durations of the sample."""
 Known = float | None

@@ -128,13 +128,9 @@ class ConsoleService:
             server = self._connections.server = self._runner.server
             assert server is not None
             self._port = await self._ports.listen(
-                settings.listen_host,
-                settings.listen_port,
-                server,
-                self._connections.guests,
-                CONNECTIONS.limit,
-                tls=_tls_of(settings),
-            )
+                settings.listen_host, settings.listen_port, server, self._connections.guests,
+                CONNECTIONS.limit, tls=_tls_of(settings),
+            )  # fmt: skip
         except StoreError as error:
             await self._runner.cleanup()
             raise ConsoleRefused(str(error)) from error
