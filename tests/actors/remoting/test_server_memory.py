@@ -183,7 +183,8 @@ def test_unread_responses_give_way_to_others() -> None:
             for _ in range(20):
                 good.send(request(ECHO, 3, bytes(900_000)))
                 assert len((await good.read()).body) == 900_000
-            assert account.peak_bytes < 2 * LIMIT
+            # Responses count at the end of a turn, so a turn may exceed the limit. 4 LIMIT without it.
+            assert account.peak_bytes < 3 * LIMIT
             for peer in silent:
                 peer.writer.transport.abort()
             await eventually_async(lambda: account.used_bytes == 0)
