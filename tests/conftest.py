@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import tarfile
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
@@ -66,6 +67,14 @@ def pytest_runtest_makereport(
         for path, tail in log_tails(_temporary_roots, call.start - 1):
             report.sections.append((f"last lines of {path}", tail))
     return report
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    """Disconnect from Ray after the lane "ray": commands in the tests that follow would use its cluster."""
+    is_last = nextitem is not None and lane_of(nextitem.nodeid) != "ray"
+    if lane_of(item.nodeid) == "ray" and is_last and "ray" in sys.modules:
+        sys.modules["ray"].shutdown()
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -22,13 +22,6 @@ def run(*arguments: str) -> tuple[int, str]:
     return result.exit_code, result.output
 
 
-def run_alone(*arguments: str) -> tuple[int, str]:
-    """Run a command in a process of its own, which is not connected to the Ray of other tests."""
-    command = [sys.executable, "-m", "cluster.cli.main", *arguments]
-    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
-    return done.returncode, done.stdout
-
-
 def test_help_lists_every_command_and_imports_no_heavy_module() -> None:
     script = f"""
 import sys
@@ -75,7 +68,7 @@ def test_dry_run_prints_the_plan_and_starts_nothing(tmp_path: Path) -> None:
         "brokers.1.listen_port=0",
         "ray.address=new",
     ]
-    status, shown = run_alone("up", "--dry-run", *[part for port in ports for part in ("--set", port)])
+    status, shown = run("up", "--dry-run", *[part for port in ports for part in ("--set", port)])
     assert status == 0
     assert json.loads(shown) == {
         "dry_run": True,
@@ -93,7 +86,7 @@ def test_port_in_use_is_refused_before_ray_starts(tmp_path: Path) -> None:
 
     with socket.create_server((LOOPBACK_HOSTS[0], 0)) as server:
         port = server.getsockname()[1]
-        status, shown = run_alone(
+        status, shown = run(
             "up", "--set", "ray.address=new", "--set", f"nameservers.0.listen_port={port}",
             "--set", "brokers.0.listen_port=0", "--set", "brokers.1.listen_port=0",
         )  # fmt: skip
@@ -104,7 +97,7 @@ def test_port_in_use_is_refused_before_ray_starts(tmp_path: Path) -> None:
 
 
 def test_down_without_a_cluster_reports_it() -> None:
-    assert run_alone("down", "--set", "ray.address=new") == (0, "cluster DefaultCluster is not running\n")
+    assert run("down", "--set", "ray.address=new") == (0, "cluster DefaultCluster is not running\n")
 
 
 def test_every_command_can_be_mounted() -> None:

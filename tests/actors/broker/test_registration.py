@@ -54,11 +54,13 @@ def test_new_topic_is_registered_without_the_other_topics(tmp_path: Path, regist
             found = {name: routes.route(name) for name in ("T", "U", "TBW102")}
             queues = {name: route.queue_datas[0].read_queue_nums for name, route in found.items() if route}
             assert queues == {"T": 3, "U": 1, "TBW102": 8}
-            await create(peer, *(f"many-{number}" for number in range(CHANGED_TOPICS_MAX + 1)))
-            assert registered.pop() is None
+            # The request is handled in slices, so a first registration may have a part of the topics.
+            await create(peer, *(f"many-{number}" for number in range(4 * CHANGED_TOPICS_MAX)))
+            assert None in registered[3:]
+            before = len(registered)
             delete = DeleteTopicHeader("T").to_ext()
             assert (await peer.ask(RequestCode.DELETE_TOPIC_IN_BROKER, delete)).code == 0
-            await eventually_async(lambda: len(registered) > 3)
+            await eventually_async(lambda: len(registered) > before)
             assert registered.pop() is None
 
     run(story)

@@ -89,7 +89,10 @@ def test_consumer_of_a_restored_group_skips_nothing(tmp_path: Path, restored: tu
                 await eventually_async(lambda: has(range(19)))
 
     run(story)
-    assert sorted(received) == [*range(19)]
+    assert {*received} == {*range(19)}
+    # In a term before that of its position, a leader may be a former one, and lets the consumer read on:
+    # what it reads then comes again when a later leader sees that the log went back.
+    assert restored == ALL or sorted(received) == [*range(19)]
 
 
 def test_changes_of_the_leader_move_no_consumer(tmp_path: Path) -> None:
