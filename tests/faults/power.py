@@ -131,7 +131,10 @@ class PowerLossDisk:
         for path, number in sorted(_paths(str(self.root))):
             found[path] = number
             if number is not None and number not in self._files:
-                self._files[number] = _File(os.open(path, os.O_RDONLY))
+                try:
+                    self._files[number] = _File(os.open(path, os.O_RDONLY))
+                except FileNotFoundError:  # renamed by a thread whose calls are not tracked any more
+                    del found[path]
         changes = [_Name(path, number) for path, number in found.items() if self._now.get(path, -1) != number]
         changes += [_Name(path, _GONE) for path in self._now if path not in found]
         self._changes += [changes] if is_one_change else [[change] for change in changes]

@@ -39,6 +39,7 @@ from store.message.message import MessageExt
 from store.message.record import decode_records
 from store.store_settings import StoreSettings
 from tests.eventually import LIMIT_S, eventually_async
+from tests.ports import free_port
 
 SUSPEND, SUBSCRIPTION = 2, 4
 TIMEOUT_MS = int(LIMIT_S * 1000)
@@ -137,6 +138,8 @@ def settings_of(root: Path, store: dict[str, Any] | None = None, **settings: Any
         "unread_timeout_ms",
     ):
         settings.setdefault(name, A_DAY_MS)
+    if "replication" in settings:  # the port beside an ephemeral one may be in use
+        settings.setdefault("ha_listen_port", free_port())
     return BrokerSettings(
         listen_port=0,
         store_root=root / "store",

@@ -21,6 +21,7 @@ from cluster.client.transport.loop_thread import LoopThread
 from store.clock import Clock, SystemClock
 from store.store_settings import StoreSettings
 from tests.eventually import eventually
+from tests.ports import free_port
 
 T = TypeVar("T")
 
@@ -123,7 +124,7 @@ class Cluster:
         """Start a broker on the port that it used before."""
         settings = {
             "broker_name": name,
-            "listen_port": self.ports.get(name, 0),
+            "listen_port": self.ports.get(name) or free_port(1),  # and the HA port
             "nameservers": self.addresses,
             "rebalancers": [self._rebalancer.address],
             "store_root": self._root / name,
