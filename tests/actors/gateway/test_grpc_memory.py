@@ -183,9 +183,11 @@ def test_windows_are_not_given_back_while_the_handler_waits(engine: NewEngine) -
             await sent(peer)
             await eventually_async(lambda: bool(service.talks) and len(service.talks[0].intake) == 3)
             assert server.account.used_bytes >= 5 * 40_000
-            # The peer exceeds the window of its stream: the connection is closed.
+            # The peer exceeds the window of its stream, with valid requests: the connection is closed.
             peer.socket.setblocking(True)
-            peer.socket.sendall(b"".join(DataFrame(stalled, b"x" * 16_000).serialize() for _ in range(20)))
+            more = (8 * frame)[: 20 * 16_000]
+            parts = (more[at : at + 16_000] for at in range(0, len(more), 16_000))
+            peer.socket.sendall(b"".join(DataFrame(stalled, each).serialize() for each in parts))
             await peer.until_closed()
             await eventually_async(lambda: server.account.used_bytes == 0)
 
