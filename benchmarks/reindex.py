@@ -16,10 +16,11 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cluster.bench import machine
-from cluster.bench.options import BenchFailed, BenchOptions
+from benchmarks.internals import machine
+from benchmarks.internals.options import InternalsOptions, log_pool
+from cluster.bench.options import BenchFailed
 from cluster.bench.result import BenchResult, Run
-from cluster.bench.sending import filled_cluster, log_pool
+from cluster.bench.sending import filled_cluster
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -36,7 +37,7 @@ def main() -> int:
     parser.add_argument("--directory", type=Path, help="parent directory of the store")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     given = parser.parse_args()
-    options = BenchOptions(
+    options = InternalsOptions(
         runs=given.runs,
         log_bytes=given.log_bytes,
         directory=given.directory,
@@ -65,14 +66,14 @@ def verdict(rate: float, memory_copy: float) -> str:
     return "floor" if rate >= FLOOR_BYTES_PER_S else "missed"
 
 
-def measure(options: BenchOptions, cores: int) -> list[BenchResult]:
+def measure(options: InternalsOptions, cores: int) -> list[BenchResult]:
     """Write a log of about `options.log_bytes`, then re-index and check it `options.runs` times each.
 
     Raises BenchFailed if records are missing, or if the check finds a difference.
     """
     from jobs import local_session
 
-    pool, rounds = log_pool(options)
+    pool, rounds = log_pool(options.log_bytes, options.body_bytes)
     with filled_cluster(options, "reindex: writing", pool, rounds) as (cluster, messages):
         cluster.stop()
         spark = local_session("raymq-bench", cores)

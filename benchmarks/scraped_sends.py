@@ -28,7 +28,7 @@ import uvloop
 from actors.remoting.codes import RequestCode
 from actors.remoting.hot_headers import SendMessageHeader
 from benchmarks.metrics_page import serving
-from cluster.bench.raw_peer import RawPeer
+from benchmarks.raw_peer import RawPeer
 
 BATCH = 64
 BODY_BYTES = 128

@@ -24,9 +24,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from benchmarks.raw_peer import RawPeer
 from benchmarks.scraped_sends import BATCH, exchange, frames
 from cluster.bench.messages import MessagePool
-from cluster.bench.raw_peer import RawPeer
 from cluster.bench.sending import RECORD_OVERHEAD_BYTES, fill, make_topic
 from tests.compat.raymq import RayMQ
 from tests.compat.replication.slave import Slave, log_bounds

@@ -143,18 +143,6 @@ def _tls_settings(folder: Path | None) -> list[str]:
     return ["tls=enforced", *(f"{name}={folder / file}" for name, file in files.items())]
 
 
-def bench_process(module: str, *arguments: object) -> subprocess.Popen[str]:
-    """Start `python -m module` in a separate process with pipes to its standard input and output."""
-    return subprocess.Popen(
-        [sys.executable, "-m", module, *map(str, arguments)],
-        env={**os.environ, "PYTHONPATH": str(SOURCE_ROOT)},
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-
-
 def _wait_until_ready(process: subprocess.Popen[str], log_file: Path) -> str:
     assert process.stdout is not None
     deadline_s = time.monotonic() + START_TIMEOUT_S
@@ -177,11 +165,6 @@ def anonymous_bytes(pid: int) -> int:
     """
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith("RssAnon:"))
-
-
-def disk_bytes(directory: Path) -> int:
-    """Return the bytes allocated on disk for the files below `directory`."""
-    return sum(path.stat().st_blocks * 512 for path in directory.rglob("*"))
 
 
 def _end(process: subprocess.Popen[str]) -> None:

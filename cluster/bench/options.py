@@ -22,16 +22,6 @@ class BenchOptions:
     body_bytes: int = 128
     messages: int = 4_000_000
     """Size of the backlog that a reading benchmark reads."""
-    log_bytes: int = 2 * 1024**3
-    """Size of the log that the recovery and verify benchmarks read."""
-    queues: int = 20_000
-    """Number of queues in the many-queues and interference benchmarks."""
-    backlog: int = 50_000_000
-    """Number of messages stored before the backlog benchmark measures."""
-    cold_bytes: int = 4 * 1024**3
-    """Size of the files that are evicted from the page cache before the interference benchmark reads them."""
-    connections: int = 5_000
-    """Number of connections in the connections benchmark; each holds ten pulls."""
     directory: Path | None = None
     """Parent directory of the stores; None is the system's directory for temporary files."""
     tls: Path | None = None

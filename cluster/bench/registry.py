@@ -7,9 +7,9 @@ from dataclasses import replace
 from importlib import import_module
 from typing import cast
 
-from cluster.bench.machine import StolenShare
 from cluster.bench.options import Bench, BenchOptions
 from cluster.bench.result import BenchResult
+from cluster.bench.stolen import StolenShare
 
 BENCHES = {
     "send-table": "send_table to 8 queues by key hash, with the index; `all` runs both flush modes.",
@@ -17,18 +17,9 @@ BENCHES = {
     "send-async": "64 concurrent sends with the asyncio producer.",
     "send-batch": "send_batch with 256 messages per call, and send_many with 50,000 bodies per call.",
     "pull-arrow": "Read a backlog over the socket as Arrow batches, all columns.",
-    "sql-filter": "Read a queue with the SQL92 filter `a > 10 AND region IN ('x','y')`.",
     "push": "A push consumer whose listener reads every field, up to 32 messages per call.",
     "timers": "Lateness of timer messages, 1,000 per second, from the requested time to the listener.",
     "spark-read": "Spark local[2] over mapped files: sum of the bodies, and all columns to the noop sink.",
-    "recovery": "Recover a 2 GiB log: scan only, and scan with rebuild of queues and index.",
-    "many-queues": "Send to 20,000 queues and to 8; restart time, memory and disk use.",
-    "backlog": "Send, pull and restart with 50 M stored messages, compared with an empty broker.",
-    "verify": "Verify a 2 GiB log with its queues and index, including CRCs.",
-    "interference": "Send latency during cold reads, file rolls, connection churn and other load.",
-    "connections": "Send rate with 5,000 connections and 50,000 held pulls; memory per held pull.",
-    "hostile": "Longest stall of the broker's event loop for each of many costly requests.",
-    "machine": "Limits of the machine: memory, disk, sockets, interpreter.",
 }
 """Description of each benchmark by name; the module has the same name, with underscores."""
 
@@ -39,12 +30,17 @@ WITH_TLS = ("send-table", "send-one", "send-async", "send-batch", "pull-arrow", 
 
 
 def run_bench(name: str, options: BenchOptions) -> list[BenchResult]:
-    """Import the benchmark `name`, run it and return its results.
+    """Import the benchmark `name`, run it and return its results. Raises `BenchFailed`."""
+    module = import_module(f"{__package__}.{name.replace('-', '_')}")
+    return with_stolen_share(cast("Bench", module.run), options)
+
+
+def with_stolen_share(bench: Bench, options: BenchOptions) -> list[BenchResult]:
+    """Run `bench` and return its results.
 
     The parameter `stolen` of each result is the share of CPU time (0 to 1) that the hypervisor gave to other
-    virtual machines; the measured rates are too low by at least that share. Raises `BenchFailed`.
+    virtual machines; the measured rates are too low by at least that share.
     """
-    bench = cast("Bench", import_module(f"cluster.bench.{name.replace('-', '_')}").run)
     share = StolenShare()
     results = bench(options)
     added: dict[str, object] = {"stolen": round(share.so_far(), 3)}
@@ -54,11 +50,11 @@ def run_bench(name: str, options: BenchOptions) -> list[BenchResult]:
 
 
 def run_named(name: str, options: BenchOptions) -> Iterator[tuple[str, list[BenchResult]]]:
-    """Run one benchmark, or all if `name` is `all` (`machine` first); yield each name with its results."""
+    """Run one benchmark, or all if `name` is `all`; yield each name with its results."""
     if name != ALL:
         yield name, run_bench(name, options)
         return
-    for each in ("machine", *(other for other in BENCHES if other != "machine")):
+    for each in BENCHES:
         yield each, run_bench(each, options)
         if each in UNDER_BOTH_FLUSH_MODES:
             other = "sync" if options.flush == "async" else "async"

@@ -15,7 +15,6 @@ ARRIVAL_TIMEOUT_S = 60.0
 ARRIVAL_POLL_S = 0.02
 QUEUES = 8
 POOL_ROWS = 500_000
-LOG_POOL_ROWS = 250_000
 RECORD_OVERHEAD_BYTES = 165
 """Approximate size of the record of a benchmark message, without its body."""
 
@@ -78,13 +77,6 @@ def backlog_pool(options: BenchOptions) -> tuple[MessagePool, int]:
     """Return a pool and how many times to send it for a backlog of about `options.messages` messages."""
     pool = MessagePool(min(POOL_ROWS, options.messages), options.body_bytes)
     return pool, max(options.messages // pool.rows, 1)
-
-
-def log_pool(options: BenchOptions) -> tuple[MessagePool, int]:
-    """Return a pool and how many times to send it for a log of about `options.log_bytes` bytes."""
-    record_bytes = options.body_bytes + RECORD_OVERHEAD_BYTES
-    pool = MessagePool(min(LOG_POOL_ROWS, options.log_bytes // record_bytes), options.body_bytes)
-    return pool, -(-options.log_bytes // (pool.rows * record_bytes))
 
 
 def readable(admin: Admin, topic: str) -> list[int]:

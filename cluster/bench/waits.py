@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from cluster.bench.machine import stolen_s
+from cluster.bench.stolen import stolen_s
 
 SAMPLE_INTERVAL_S = 0.01
 """Resolution of the kernel's counter of stolen time. Reading it takes about 40 µs."""

@@ -71,20 +71,6 @@ def command(
     messages: Annotated[
         int, typer.Option(min=1000, help="Messages in the backlog of read benchmarks.")
     ] = 4_000_000,
-    log_bytes: Annotated[int, typer.Option(min=1, help="Size of the log of recovery benchmarks.")] = 2
-    * 1024**3,
-    queues: Annotated[
-        int, typer.Option(min=8, max=60_000, help="Queues of the many-queues benchmark.")
-    ] = 20_000,
-    backlog: Annotated[
-        int, typer.Option(min=1000, help="Messages in the log of the backlog benchmark.")
-    ] = 50_000_000,
-    cold_bytes: Annotated[
-        int, typer.Option(min=1, help="Bytes of cold data of the interference benchmark.")
-    ] = 4 * 1024**3,
-    connections: Annotated[
-        int, typer.Option(min=1, help="Connections of the connections benchmark.")
-    ] = 5_000,
     tls: TlsFolder = None,
     nameserver: Nameserver = NAMESERVER,
     driver: Driver = "raymq",
@@ -107,10 +93,8 @@ def command(
     _check_omb(context, name)
     if name == OMB:
         raise typer.Exit(_run_omb(workload, nameserver, as_json, _checked_jars(driver, client_jars)))
-    options = BenchOptions(
-        seconds, warm_up, runs, flush, body_bytes, messages, log_bytes, queues, backlog, cold_bytes,
-        connections, directory, tls and tls.absolute(),
-    )  # fmt: skip
+    certificates = tls and tls.absolute()
+    options = BenchOptions(seconds, warm_up, runs, flush, body_bytes, messages, directory, certificates)
     raise typer.Exit(_run(name, options, as_json))
 
 

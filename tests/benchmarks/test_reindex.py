@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.internals.options import InternalsOptions
 from benchmarks.reindex import FLOOR_BYTES_PER_S, measure, verdict
-from cluster.bench.options import BenchOptions
 
 
 def test_verdict_names_the_goal_that_a_rate_reaches() -> None:
@@ -19,7 +19,7 @@ def test_verdict_names_the_goal_that_a_rate_reaches() -> None:
 @pytest.mark.extended
 @pytest.mark.spark
 def test_benchmark_reindexes_and_checks_a_store(tmp_path: Path) -> None:
-    results = measure(BenchOptions(runs=1, log_bytes=6_000_000, directory=tmp_path), 2)
+    results = measure(InternalsOptions(runs=1, log_bytes=6_000_000, directory=tmp_path), 2)
     assert [each.name for each in results] == ["reindex", "reindex-check"]
     assert all((each.median("bytes_per_s") or 0) > 0 for each in results)
     assert list(tmp_path.iterdir()) == []

@@ -12,13 +12,12 @@ from typing import Any
 
 import pytest
 
-from cluster.bench import many_queues
 from cluster.bench.broker import bench_cluster
 from cluster.bench.options import BenchFailed, BenchOptions
 from cluster.bench.registry import BENCHES, run_bench
 from cluster.client import ClientError, Producer, ProducerConfig, TlsConfig
 from tests.certificates import Authority
-from tests.eventually import LIMIT_S, NEVER_S, eventually
+from tests.eventually import LIMIT_S, eventually
 
 pytestmark = pytest.mark.slow
 
@@ -26,7 +25,7 @@ REPO = Path(__file__).parent.parent.parent.parent
 REPRESENTATIVE = "send-table"
 WITHOUT_SPARK = [
     name if name == REPRESENTATIVE else pytest.param(name, marks=pytest.mark.extended)
-    for name in sorted(set(BENCHES) - {"spark-read", "machine"})
+    for name in sorted(set(BENCHES) - {"spark-read"})
 ]
 
 
@@ -36,11 +35,6 @@ def options(directory: Path) -> BenchOptions:
         warm_up_s=0.05,
         runs=1,
         messages=20_000,
-        log_bytes=6_000_000,
-        queues=64,
-        backlog=50_000,
-        cold_bytes=16_000_000,
-        connections=20,
         directory=directory,
     )
 
@@ -73,26 +67,6 @@ def test_benchmark_connects_by_tls_if_requested(tmp_path: Path) -> None:
         Producer(cluster.nameservers, config=system_cas) as producer,
     ):
         producer.send("T", b"body")
-
-
-def test_many_queues_fails_if_disk_has_too_little_space(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(many_queues, "free_bytes", lambda _: many_queues.AHEAD_BYTES)
-    with pytest.raises(BenchFailed, match=r"free bytes: use fewer --runs, or a --directory with more space"):
-        run_bench("many-queues", options(tmp_path))
-    assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.extended
-def test_many_queues_shortens_runs_to_free_disk_space(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    requested = replace(options(tmp_path), seconds=NEVER_S)
-    monkeypatch.setattr(many_queues, "SHORTEST_S", 0.0)
-    monkeypatch.setattr(many_queues, "free_bytes", lambda _: many_queues.AHEAD_BYTES + (1 << 20))
-    for result in run_bench("many-queues", requested):
-        assert (result.median("seconds") or 0) < requested.seconds
 
 
 def command_line(name: str, directory: Path, *more: str) -> dict[str, Any]:

@@ -6,9 +6,8 @@ import json
 
 import pytest
 
-from cluster.bench.backlog import Cost, ratios
-from cluster.bench.many_queues import seconds_that_fit
-from cluster.bench.options import BenchOptions
+from benchmarks.internals.backlog import Cost, ratios
+from benchmarks.internals.many_queues import seconds_that_fit
 from cluster.bench.result import BenchResult, Run, as_json, calm_median, percentile
 
 
@@ -56,16 +55,6 @@ def test_spread_without_messages_uses_bytes_per_second() -> None:
     result = BenchResult("memory-copy", [Run(1.0, bytes=100), Run(1.0, bytes=110)])
     assert (result.median("bytes_per_s"), result.median("messages_per_s")) == (105, None)
     assert result.spread == pytest.approx(10 / 105)
-
-
-@pytest.mark.slow
-def test_machine_measures_all_limits() -> None:
-    from cluster.bench import machine
-
-    results = {each.name: each for each in machine.run(BenchOptions(seconds=0.2, runs=1))}
-    assert set(results) == {"memory-copy", "first-touch", "append-fdatasync", "loopback-tcp", "interpreter"}
-    assert (results["memory-copy"].median("bytes_per_s") or 0) > 0
-    assert (results["append-fdatasync"].median("p50_ms") or 0) > 0
 
 
 def test_json_line_contains_all_parts() -> None:

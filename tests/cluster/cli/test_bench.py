@@ -14,9 +14,9 @@ from cluster.cli.main import build
 from cluster.client.errors import DeadlineExceeded
 
 
-def test_bench_without_clients_is_not_run_by_tls() -> None:
+def test_bench_that_cannot_use_tls_is_refused_with_it() -> None:
     ended = CliRunner().invoke(
-        build(["bench"]), ["bench", "verify", "--tls", "certs"], env={"COLUMNS": "200"}
+        build(["bench"]), ["bench", "spark-read", "--tls", "certs"], env={"COLUMNS": "200"}
     )
     assert ended.exit_code == 2
     assert "only send-table, send-one" in ended.stderr

@@ -20,14 +20,16 @@ from typing import NamedTuple
 
 import uvloop
 
-from cluster.bench.backlog import AHEAD_BYTES, RECORD_OVERHEAD_BYTES
-from cluster.bench.broker import BenchCluster, bench_root, disk_bytes, running
-from cluster.bench.machine import StolenShare, free_bytes
+from benchmarks.internals.backlog import AHEAD_BYTES, RECORD_OVERHEAD_BYTES
+from benchmarks.internals.machine import free_bytes
+from benchmarks.internals.options import InternalsOptions, disk_bytes
+from cluster.bench.broker import BenchCluster, bench_root, running
 from cluster.bench.messages import MessagePool
-from cluster.bench.options import BenchFailed, BenchOptions
+from cluster.bench.options import BenchFailed
 from cluster.bench.result import BenchResult, Run, compared
 from cluster.bench.send_async import BODIES, send_for
 from cluster.bench.sending import QUEUES, await_arrival, make_topic, readable, send_rounds
+from cluster.bench.stolen import StolenShare
 from cluster.client import Admin, Producer
 from cluster.client.aio import Producer as AsyncProducer
 from store.recovery.opening import CONSUME_QUEUE
@@ -54,7 +56,7 @@ class _Pair(NamedTuple):
         return (self.many.messages_per_s or 0) / (self.few.messages_per_s or 1)
 
 
-def run(options: BenchOptions) -> list[BenchResult]:
+def run(options: InternalsOptions) -> list[BenchResult]:
     """Measure each part on both topics in turn, then the restarts."""
     calls = _Calls(options)
     pairs: dict[str, list[_Pair]] = {call: [] for call in CALLS}
@@ -105,7 +107,7 @@ def _compared_result(call: str, pairs: list[_Pair], parameters: dict[str, object
 class _Calls:
     """Timed sends of each part; counts the messages that each topic must hold."""
 
-    def __init__(self, options: BenchOptions) -> None:
+    def __init__(self, options: InternalsOptions) -> None:
         self._options = options
         self._pool = MessagePool(min(TABLE_ROWS, options.queues * ROWS_A_QUEUE), options.body_bytes)
         self._bodies = [self._pool.body(row) for row in range(BODIES)]

@@ -16,13 +16,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from benchmarks.internals.machine import free_bytes
+from benchmarks.internals.options import InternalsOptions
 from cluster.bench.broker import BenchCluster, bench_root, running
-from cluster.bench.machine import StolenShare, free_bytes
 from cluster.bench.messages import MessagePool
-from cluster.bench.options import BenchFailed, BenchOptions
+from cluster.bench.options import BenchFailed
 from cluster.bench.pull_arrow import WORD, pull_once
 from cluster.bench.result import BenchResult, Run, calm_median, compared
 from cluster.bench.sending import await_arrival, make_topic, readable
+from cluster.bench.stolen import StolenShare
 from cluster.client import Admin, Producer, PullConsumer
 from store.disk.files import sync_file_system
 from store.ownership.identity import read_name
@@ -70,7 +72,7 @@ class Restarts:
     cpu_s: list[float] = field(default_factory=list)
 
 
-def run(options: BenchOptions) -> list[BenchResult]:
+def run(options: InternalsOptions) -> list[BenchResult]:
     """Fill one broker, measure it and an empty one alternately, then restart the full one repeatedly."""
     pool = MessagePool(min(POOL_ROWS, options.backlog), options.body_bytes)
     with bench_root(options) as root:
@@ -122,7 +124,7 @@ def ratios(full: Sequence[Cost], empty: Sequence[Cost]) -> dict[str, object]:
     }
 
 
-def _messages_that_fit(options: BenchOptions, root: Path) -> int:
+def _messages_that_fit(options: InternalsOptions, root: Path) -> int:
     """Return the size of the backlog: that of the options, or less if the disk has less room.
 
     Raises BenchFailed if the disk has no room for a useful backlog.
@@ -148,7 +150,7 @@ def _log_bytes(store: Path) -> int:
 
 
 def _measure_in_turn(
-    options: BenchOptions, root: Path, full: _Work, empty: _Work
+    options: InternalsOptions, root: Path, full: _Work, empty: _Work
 ) -> dict[tuple[str, str], list[Cost]]:
     """Return the costs by (call, broker) of both calls on both brokers, after one warm-up run of each."""
     costs: dict[tuple[str, str], list[Cost]] = {(call, of): [] for call in CALLS for of in ("full", "empty")}
@@ -166,7 +168,7 @@ def _measure_in_turn(
     return costs
 
 
-def _restart(options: BenchOptions, root: Path, work: _Work) -> dict[str, Restarts]:
+def _restart(options: InternalsOptions, root: Path, work: _Work) -> dict[str, Restarts]:
     """Stop or kill the broker right after a send, restart it, and return the durations by kind of stop."""
     found = {stop: Restarts() for stop in STOPS}
     for number in range(options.runs):
@@ -195,7 +197,7 @@ def _restart(options: BenchOptions, root: Path, work: _Work) -> dict[str, Restar
 class _Work:
     """Sends to and pulls from one broker; counts the messages that each topic must hold."""
 
-    def __init__(self, options: BenchOptions, pool: MessagePool, cluster: BenchCluster) -> None:
+    def __init__(self, options: InternalsOptions, pool: MessagePool, cluster: BenchCluster) -> None:
         self.cluster = cluster
         self.probe = max(options.messages // pool.rows, 1)
         """Number of times that each measured send sends the pool."""

@@ -1,6 +1,6 @@
 """Disturbances of the interference benchmark: loads that run in a separate process.
 
-    python -m cluster.bench.disturbances NAME ADDRESS TOPIC NUMBER
+    python -m benchmarks.internals.disturbances NAME ADDRESS TOPIC NUMBER
 
 Prints GO when the load starts, runs until the end of standard input, and then prints its counts as one line
 of JSON. The meaning of NUMBER depends on the disturbance.
@@ -26,7 +26,7 @@ from actors.remoting.headers import (
 )
 from actors.remoting.hot_headers import SendMessageHeader
 from actors.remoting.raymq_requests import CommitOffsetsBody, OffsetCommit
-from cluster.bench.raw_peer import RawPeer
+from benchmarks.raw_peer import RawPeer
 from cluster.bench.sending import QUEUES
 
 PULL_BYTES = 1024 * 1024

@@ -16,8 +16,6 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-import psutil
-
 from cluster.bench.options import BenchOptions
 from cluster.bench.result import BenchResult, Run, percentile
 
@@ -132,23 +130,6 @@ def _interpreter(seconds: float, _: BenchOptions) -> Run:
             total += number
         rounds += 1
     return Run(elapsed_s, messages=rounds * LOOP_ITERATIONS)
-
-
-def stolen_s() -> float:
-    """Return the stolen CPU time since boot in seconds, summed over all CPUs (`steal` in /proc/stat)."""
-    return float(psutil.cpu_times().steal)
-
-
-class StolenShare:
-    """Share of CPU time that the hypervisor takes from this machine after the construction of this object."""
-
-    def __init__(self) -> None:
-        self._began_s, self._stolen_s = time.monotonic(), stolen_s()
-
-    def so_far(self) -> float:
-        """Return the stolen share, 0 to 1. The kernel counts stolen time in steps of 10 ms."""
-        all_s = (time.monotonic() - self._began_s) * (os.cpu_count() or 1)
-        return (stolen_s() - self._stolen_s) / all_s
 
 
 def free_bytes(directory: Path) -> int:

@@ -1,6 +1,6 @@
 """Inputs of the hostile benchmark, which a separate process sends.
 
-    python -m cluster.bench.hostile_inputs ADDRESS TOPICS
+    python -m benchmarks.internals.hostile_inputs ADDRESS TOPICS
 
 Reads the name of an input from standard input, prepares the input and prints GO. After another line it sends
 the input, reads all responses and prints one line of JSON. Repeats this until the end of standard input.
@@ -19,8 +19,8 @@ from actors.remoting.codes import RayMQRequestCode, RequestCode
 from actors.remoting.headers import CreateTopicHeader, PullRecordsHeader, QueryMessageHeader
 from actors.remoting.hot_headers import PullMessageHeader, SendMessageHeader
 from actors.remoting.raymq_requests import CommitOffsetsBody, OffsetCommit
+from benchmarks.raw_peer import RawPeer
 from cluster.bench.options import BenchFailed
-from cluster.bench.raw_peer import RawPeer
 from store.message.batch import encode_batch
 from store.message.message import Message
 from store.message.properties import encode_properties

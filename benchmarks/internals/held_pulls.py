@@ -1,6 +1,6 @@
 """Client process of the connections benchmark: many connections, each with pulls held by the broker.
 
-    python -m cluster.bench.held_pulls ADDRESS TOPIC CONNECTIONS PULLS SECONDS
+    python -m benchmarks.internals.held_pulls ADDRESS TOPIC CONNECTIONS PULLS SECONDS
 
 Opens all connections and prints OPEN. After a line on standard input, sends PULLS long-polling pulls over
 each connection, spread over SECONDS, and prints HELD. Repeats each pull as soon as its response arrives, as

@@ -1,6 +1,7 @@
-"""recovery: recover a log without a checkpoint, with a warm page cache.
+"""recovery: recover a log without a checkpoint, and verify it, with a warm page cache.
 
-One part only scans the log, the other also rebuilds the consume queues and the index.
+One part only scans the log, one also rebuilds the consume queues and the index, one verifies log, queues and
+index.
 """
 
 from __future__ import annotations
@@ -9,9 +10,10 @@ import shutil
 import time
 from pathlib import Path
 
-from cluster.bench.options import BenchFailed, BenchOptions
+from benchmarks.internals.options import InternalsOptions, log_pool
+from cluster.bench.options import BenchFailed
 from cluster.bench.result import BenchResult, Run
-from cluster.bench.sending import filled_cluster, log_pool
+from cluster.bench.sending import filled_cluster
 from store.clock import SystemClock
 from store.message_store import MessageStore
 from store.ownership.identity import read_name
@@ -19,25 +21,28 @@ from store.recovery.opening import CHECKPOINT, CONSUME_QUEUE, INDEX, open_parts
 from store.recovery.summary import summary_path
 from store.recovery.tail import find_tail
 from store.store_settings import StoreSettings
+from store.tools.verify import verify
 
 TOPIC = "bench"
 
 
-def run(options: BenchOptions) -> list[BenchResult]:
+def run(options: InternalsOptions) -> list[BenchResult]:
     """Measure with a log of about `options.log_bytes` bytes."""
-    pool, rounds = log_pool(options)
+    pool, rounds = log_pool(options.log_bytes, options.body_bytes)
     with filled_cluster(options, "recovery: writing", pool, rounds) as (cluster, messages):
         cluster.stop()
         settings = StoreSettings.model_validate({"flush": "async"})
-        scans, rebuilds = [], []
+        scans, rebuilds, verifications = [], [], []
         scan(cluster.store, settings, messages)  # warms the cache
         for _ in options.numbered_runs("recovery"):
             scans.append(scan(cluster.store, settings, messages))
             rebuilds.append(rebuild(cluster.store, settings, messages, pool.last_key()))
+            verifications.append(verified(cluster.store, messages))
     parameters = {"log_bytes": scans[0].bytes, "body_bytes": options.body_bytes, "cache": "warm", "crc": True}
     return [
         BenchResult("recovery-scan", scans, parameters),
         BenchResult("recovery-rebuild", rebuilds, {**parameters, "index": True}),
+        BenchResult("recovery-verify", verifications, {**parameters, "index": True}),
     ]
 
 
@@ -87,3 +92,19 @@ def rebuild(store: Path, settings: StoreSettings, messages: int, last_key: str) 
     finally:
         opened.close()
     return Run(seconds, messages, log_bytes)
+
+
+def verified(store: Path, messages: int) -> Run:
+    """Verify the store and measure it.
+
+    Raises BenchFailed if the store is damaged or has fewer than `messages` records.
+    """
+    started = time.perf_counter()
+    report = verify(store)
+    seconds = time.perf_counter() - started
+    records = report.counts["records"]
+    if not report.is_valid or records < messages:
+        raise BenchFailed(
+            f"verify reported {len(report.findings)} findings and {records:,} of {messages:,} records"
+        )
+    return Run(seconds, records, report.counts["logBytes"])

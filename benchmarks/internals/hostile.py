@@ -17,10 +17,11 @@ from typing import Any
 from actors.host.loop_lag import longest_us
 from actors.remoting.codes import RequestCode
 from actors.remoting.hot_headers import SendMessageHeader
-from cluster.bench.broker import BenchCluster, bench_cluster, bench_process
-from cluster.bench.hostile_inputs import INPUTS
-from cluster.bench.options import BenchFailed, BenchOptions
-from cluster.bench.raw_peer import RawPeer
+from benchmarks.internals.hostile_inputs import INPUTS
+from benchmarks.internals.options import InternalsOptions, bench_process
+from benchmarks.raw_peer import RawPeer
+from cluster.bench.broker import BenchCluster, bench_cluster
+from cluster.bench.options import BenchFailed
 from cluster.bench.result import BenchResult, Run, percentile
 from cluster.bench.sending import make_topic
 from cluster.client import Admin
@@ -49,13 +50,13 @@ REASONS = {
 """Why an input may stall the loop for more than `STALL_MAX_MS`."""
 
 
-def run(options: BenchOptions) -> list[BenchResult]:
+def run(options: InternalsOptions) -> list[BenchResult]:
     """Measure the broker without an input for `options.seconds`, then with each input, each once."""
     results = []
     with bench_cluster(options) as cluster, Admin(cluster.nameservers) as admin:
         make_topic(cluster.nameservers, TOPIC, 1)
         address = admin.route(TOPIC).addresses[BROKER][0]
-        process = bench_process("cluster.bench.hostile_inputs", address, options.queues)
+        process = bench_process("benchmarks.internals.hostile_inputs", address, options.queues)
         try:
             with RawPeer(address) as probe:
                 quiet = _Stalls(cluster, admin, probe)

@@ -20,13 +20,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 from actors.host.loop_lag import longest_us, percentile_us
-from cluster.bench.broker import BenchCluster, bench_process, bench_root, running
-from cluster.bench.disturbances import ROLL_BYTES_PER_S
+from benchmarks.internals.disturbances import ROLL_BYTES_PER_S
+from benchmarks.internals.options import LOG_POOL_ROWS, InternalsOptions, bench_process
+from cluster.bench.broker import BenchCluster, bench_root, running
 from cluster.bench.messages import MessagePool
-from cluster.bench.options import BenchFailed, BenchOptions
+from cluster.bench.options import BenchFailed
 from cluster.bench.result import BenchResult
 from cluster.bench.send_one import Sent, send_for
-from cluster.bench.sending import LOG_POOL_ROWS, RECORD_OVERHEAD_BYTES, fill, make_topic
+from cluster.bench.sending import RECORD_OVERHEAD_BYTES, fill, make_topic
 from cluster.client import Admin, Producer
 
 COLD_TOPIC = "cold"
@@ -52,7 +53,7 @@ class Latencies(NamedTuple):
     lag_longest_ms: float
 
 
-def run(options: BenchOptions) -> list[BenchResult]:
+def run(options: InternalsOptions) -> list[BenchResult]:
     """Measure each disturbance for `options.seconds`, after a quiet time half as long."""
     rows = min(LOG_POOL_ROWS, max(options.cold_bytes // (options.body_bytes + RECORD_OVERHEAD_BYTES), 1))
     pool = MessagePool(rows, options.body_bytes)
@@ -80,7 +81,7 @@ def run(options: BenchOptions) -> list[BenchResult]:
     return results
 
 
-def _measure(phase: Phase, cluster: BenchCluster, options: BenchOptions, file_bytes: int) -> BenchResult:
+def _measure(phase: Phase, cluster: BenchCluster, options: InternalsOptions, file_bytes: int) -> BenchResult:
     """Send on a quiet broker, then on a disturbed one."""
     drop_cached(cluster.store)
     with Admin(cluster.nameservers) as admin, Producer(cluster.nameservers) as producer:
@@ -104,7 +105,7 @@ def _measure(phase: Phase, cluster: BenchCluster, options: BenchOptions, file_by
     )
 
 
-def _send(admin: Admin, producer: Producer, options: BenchOptions, seconds: float) -> Latencies:
+def _send(admin: Admin, producer: Producer, options: InternalsOptions, seconds: float) -> Latencies:
     before = _lag_buckets(admin)
     bodies = [os.urandom(options.body_bytes) for _ in range(16)]
     sent = send_for(producer, "bench", bodies, seconds)
@@ -149,7 +150,7 @@ def _to_the_next_file(admin: Admin, file_bytes: int) -> int:
 
 
 def _disturbance(phase: Phase, address: str, topic: str) -> subprocess.Popen[str]:
-    process = bench_process("cluster.bench.disturbances", phase.name, address, topic, phase.number)
+    process = bench_process("benchmarks.internals.disturbances", phase.name, address, topic, phase.number)
     assert process.stdout is not None
     if process.stdout.readline() != "GO\n":
         process.kill()

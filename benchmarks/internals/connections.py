@@ -11,13 +11,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
-from cluster.bench.broker import BenchCluster, bench_cluster, bench_process
-from cluster.bench.held_pulls import HELD_S
-from cluster.bench.machine import StolenShare
-from cluster.bench.options import BenchFailed, BenchOptions
+from benchmarks.internals.held_pulls import HELD_S
+from benchmarks.internals.options import InternalsOptions, bench_process
+from cluster.bench.broker import BenchCluster, bench_cluster
+from cluster.bench.options import BenchFailed
 from cluster.bench.result import BenchResult, Run, compared
 from cluster.bench.send_one import send_for
 from cluster.bench.sending import QUEUES, make_topic
+from cluster.bench.stolen import StolenShare
 from cluster.client import Admin, Producer
 
 PULLS_PER_CONNECTION = 10
@@ -39,7 +40,7 @@ class Slice(NamedTuple):
         return self.run.messages_per_s or 0
 
 
-def run(options: BenchOptions) -> list[BenchResult]:
+def run(options: InternalsOptions) -> list[BenchResult]:
     """Measure the send rate with held pulls, between quiet slices without them.
 
     Each run of `options.seconds` has `SLICES` slices with held pulls. The parameter `rate_kept` is the ratio
@@ -80,7 +81,7 @@ def run(options: BenchOptions) -> list[BenchResult]:
     ]
 
 
-def _send(producer: Producer, options: BenchOptions, seconds: float) -> Slice:
+def _send(producer: Producer, options: InternalsOptions, seconds: float) -> Slice:
     bodies = [os.urandom(options.body_bytes) for _ in range(16)]
     share = StolenShare()
     run = send_for(producer, "bench", bodies, seconds).run
@@ -88,14 +89,14 @@ def _send(producer: Producer, options: BenchOptions, seconds: float) -> Slice:
 
 
 @contextmanager
-def _holding(cluster: BenchCluster, admin: Admin, address: str, options: BenchOptions) -> Iterator[float]:
+def _holding(cluster: BenchCluster, admin: Admin, address: str, options: InternalsOptions) -> Iterator[float]:
     """Hold pulls over many connections, and yield the broker's anonymous memory per held pull in bytes."""
     connections = options.connections
     pulls = connections * PULLS_PER_CONNECTION
     # Spread over the time that a pull is held: expired pulls then arrive at a constant rate.
     spread_s = min(HELD_S, options.seconds)
     arguments = (address, "held", connections, PULLS_PER_CONNECTION, spread_s)
-    process = bench_process("cluster.bench.held_pulls", *arguments)
+    process = bench_process("benchmarks.internals.held_pulls", *arguments)
     assert process.stdin is not None
     assert process.stdout is not None
     try:

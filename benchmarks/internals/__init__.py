@@ -1,0 +1,1 @@
+"""Benchmarks of parts of a broker, and of the machine: `python -m benchmarks.internals --help`."""
