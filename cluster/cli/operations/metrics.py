@@ -40,9 +40,9 @@ def config(topology: Topology = None, overrides: Overrides = None) -> None:
 
 def _config(topology: Any) -> dict[str, Any]:
     from cluster.driver.scrape_targets import FILE_NAME
-    from cluster.monitoring.alerts import ALERTS
     from cluster.paths import home_of
     from cluster.session.ray_head import temporary_directory
+    from cluster.topology.topology_file import SHIPPED
 
     job: dict[str, Any] = {
         "job_name": "raymq",
@@ -53,6 +53,6 @@ def _config(topology: Any) -> dict[str, Any]:
     ray = str(temporary_directory(os.environ) / RAY_FILE)
     return {
         "global": {"scrape_interval": "15s", "evaluation_interval": "15s"},
-        "rule_files": [str(ALERTS)],
+        "rule_files": [str(SHIPPED / "grafana" / "alerts.yaml")],
         "scrape_configs": [job, {"job_name": "ray", "file_sd_configs": [{"files": [ray]}]}],
     }

@@ -14,8 +14,8 @@ from actors.remoting.bodies.routes import decode_kv_table
 from actors.remoting.codes import RequestCode, ResponseCode
 from cluster.views.brokers import load_of
 from tests.actors.broker.brokers import TIMEOUT_MS, Peer, run
+from tests.actors.broker.metrics.test_board import METRICS_OF_GROUPS
 from tests.actors.broker.replication.raft.groups import Group
-from tests.cluster.monitoring.test_board import METRICS_OF_GROUPS
 from tests.eventually import eventually_async
 
 

@@ -8,10 +8,9 @@ from typing import Any
 
 import pytest
 
-from cluster.monitoring.alerts import ALERTS
-from cluster.monitoring.board import expressions
 from tests.actors.broker.metrics.cluster_process import serving_cluster
-from tests.cluster.monitoring.prometheus import Prometheus, running_prometheus
+from tests.actors.broker.metrics.grafana import ALERTS_FILE, board_expressions
+from tests.actors.broker.metrics.prometheus import Prometheus, running_prometheus
 from tests.eventually import eventually
 
 pytestmark = [pytest.mark.slow, pytest.mark.extended]
@@ -33,7 +32,7 @@ def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]
     root = tmp_path_factory.mktemp("prometheus")
     with serving_cluster(root / "store") as pages:
         config = {
-            "rule_files": [str(ALERTS)],
+            "rule_files": [str(ALERTS_FILE)],
             "scrape_configs": [{"job_name": "raymq", "static_configs": [{"targets": pages}]}],
         }
         with running_prometheus(root / "prometheus", config) as program:
@@ -51,7 +50,7 @@ def filled_in(expression: str) -> str:
 def test_each_expression_of_the_board_has_results(prometheus: Prometheus) -> None:
     def empty() -> set[str]:
         found = set()
-        for expression in expressions():
+        for expression in board_expressions():
             response = prometheus.asked("query", query=filled_in(expression))
             assert response["status"] == "success", (expression, response)
             if not response["data"]["result"]:

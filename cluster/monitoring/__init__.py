@@ -1,1 +1,0 @@
-"""Grafana board and Prometheus alerts for a cluster; `python -m cluster.monitoring` writes their files."""
