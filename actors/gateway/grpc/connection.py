@@ -19,9 +19,9 @@ from actors.gateway.grpc.calls import Call, Method
 from actors.gateway.grpc.decoder import Decoder
 from actors.gateway.grpc.engine import (
     FRAME_BYTES_MAX,
+    Engine,
     EngineFailed,
     EngineLimits,
-    NewEngine,
     StreamGone,
     go_away,
 )
@@ -67,7 +67,6 @@ class GrpcConnection(asyncio.BufferedProtocol):
         limits: GrpcLimits,
         account: MemoryAccount,
         decoder: Decoder,
-        new_engine: NewEngine,
     ) -> None:
         """Create the protocol; `methods` are the served ones, by path."""
         self.peer = "?"
@@ -91,7 +90,7 @@ class GrpcConnection(asyncio.BufferedProtocol):
         self._opened_ns = self._active_ns = hub.clock.monotonic_ns()
         self._has_called = False
         self._failure = ""
-        self._engine = new_engine(
+        self._engine = Engine(
             self,
             EngineLimits(
                 limits.streams_max,

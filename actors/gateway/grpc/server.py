@@ -11,9 +11,7 @@ from actors.bounds import Use
 from actors.gateway.grpc.calls import Method
 from actors.gateway.grpc.connection import GrpcConnection
 from actors.gateway.grpc.decoder import Decoder
-from actors.gateway.grpc.engine import NewEngine
 from actors.gateway.grpc.limits import STREAMS, GrpcLimits
-from actors.gateway.grpc.ngh2_engine import Ngh2Engine
 from actors.host.trim import trim_if_released
 from actors.memory_account import MemoryAccount
 from actors.ports import Port, Ports
@@ -38,7 +36,6 @@ class GrpcServer:
         account: MemoryAccount,
         grpc_limits: GrpcLimits | None = None,
         tls: ServerTls | None = None,
-        new_engine: NewEngine = Ngh2Engine,
         ports: Ports | None = None,
     ) -> None:
         """Create the server.
@@ -50,7 +47,6 @@ class GrpcServer:
             account: counts the memory that peers make the process keep.
             grpc_limits: of the calls.
             tls: the server's certificate; the first byte of a connection decides whether it uses TLS.
-            new_engine: makes the engine of a connection, `Ngh2Engine` or `H2Engine`.
             ports: the ports of the process; None: it has no other one.
         """
         self.hub = Hub(clock, limits, account=account)
@@ -60,7 +56,6 @@ class GrpcServer:
         self._methods = methods
         self._limits = grpc_limits or GrpcLimits()
         self._decoder = Decoder()
-        self._new_engine = new_engine
         self._port: Port | None = None
         self.ports = ports or Ports(clock)
         """The ports of the process."""
@@ -107,9 +102,7 @@ class GrpcServer:
         return self._connection() if self.tls is None else TlsGate(self.hub, self.tls, self._connection)
 
     def _connection(self) -> GrpcConnection:
-        return GrpcConnection(
-            self.hub, self._methods, self._limits, self.account, self._decoder, self._new_engine
-        )
+        return GrpcConnection(self.hub, self._methods, self._limits, self.account, self._decoder)
 
     def _sweep(self) -> None:
         self._sweeper = self.hub.loop.call_later(_SWEEP_S, self._sweep)

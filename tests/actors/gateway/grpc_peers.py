@@ -16,7 +16,7 @@ from h2.connection import H2Connection
 from h2.events import ConnectionTerminated, DataReceived, ResponseReceived, StreamEnded, TrailersReceived
 
 from actors.gateway.grpc.calls import Call, Method
-from actors.gateway.grpc.engine import FRAME_BYTES_MAX, NewEngine
+from actors.gateway.grpc.engine import FRAME_BYTES_MAX
 from actors.gateway.grpc.limits import GrpcLimits
 from actors.gateway.grpc.server import GrpcServer
 from actors.gateway.grpc.status import CallFailed, StatusCode
@@ -100,11 +100,11 @@ def message(size: int = 5) -> SendMessageRequest:
 
 @asynccontextmanager
 async def serving(
-    engine: NewEngine, limits: GrpcLimits = LIMITS, limit_bytes: int = 1 << 26
+    limits: GrpcLimits = LIMITS, limit_bytes: int = 1 << 26
 ) -> AsyncIterator[tuple[Service, GrpcServer]]:
     service = Service()
     account = MemoryAccount(limit_bytes)
-    server = GrpcServer(service.methods, SystemClock(), RemotingLimits(), account, limits, new_engine=engine)
+    server = GrpcServer(service.methods, SystemClock(), RemotingLimits(), account, limits)
     await server.start("127.0.0.1", 0)
     try:
         yield service, server
@@ -113,12 +113,11 @@ async def serving(
 
 
 def with_channel(
-    engine: NewEngine,
     story: Callable[[Service, GrpcServer, grpc.aio.Channel], Awaitable[None]],
     limits: GrpcLimits = LIMITS,
 ) -> None:
     async def run() -> None:
-        async with serving(engine, limits) as (service, server):
+        async with serving(limits) as (service, server):
             options = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
             async with grpc.aio.insecure_channel(f"127.0.0.1:{server.port}", options) as channel:
                 await story(service, server, channel)

@@ -1,4 +1,4 @@
-"""The gRPC layer, with both engines, against grpcio's client and against peers that misuse HTTP/2."""
+"""The gRPC layer against grpcio's client and against peers that misuse HTTP/2."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import grpc
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from actors.gateway.grpc.engine import NewEngine
 from actors.gateway.grpc.limits import STREAMS, GrpcLimits
 from actors.gateway.grpc.messages import encode_frame
 from actors.gateway.grpc.server import GrpcServer
@@ -33,17 +32,17 @@ from tests.actors.gateway.grpc_peers import (
 from tests.eventually import eventually_async
 
 
-def test_unary_calls_of_any_size_are_answered(engine: NewEngine) -> None:
+def test_unary_calls_of_any_size_are_answered() -> None:
     async def story(service: Service, server: GrpcServer, channel: grpc.aio.Channel) -> None:
         for size in (0, 1, 16_380, 70_000, 4 * 1024 * 1024):
             response = await caller(channel, ECHO)(message(size), metadata=(("x-mq-client-id", "c1"),))
             assert len(response.messages[0].body) == size
         assert service.metadata[0]["x-mq-client-id"] == "c1"
 
-    with_channel(engine, story)
+    with_channel(story)
 
 
-def test_response_of_another_task_ends_with_the_call(engine: NewEngine) -> None:
+def test_response_of_another_task_ends_with_the_call() -> None:
     async def story(service: Service, server: GrpcServer, channel: grpc.aio.Channel) -> None:
         stream = channel.stream_stream(TALK, ENCODE, DECODE)()
         await eventually_async(lambda: bool(service.talks))
@@ -55,18 +54,18 @@ def test_response_of_another_task_ends_with_the_call(engine: NewEngine) -> None:
         await service.talks[0].send(large)
         assert server.account.used_bytes < 100_000
 
-    with_channel(engine, story)
+    with_channel(story)
 
 
-def test_a_thousand_calls_run_at_once_on_one_connection(engine: NewEngine) -> None:
+def test_a_thousand_calls_run_at_once_on_one_connection() -> None:
     async def story(service: Service, server: GrpcServer, channel: grpc.aio.Channel) -> None:
         found = await asyncio.gather(*(caller(channel, ECHO)(message(n)) for n in range(1000)))
         assert [len(each.messages[0].body) for each in found] == list(range(1000))
 
-    with_channel(engine, story)
+    with_channel(story)
 
 
-def test_calls_over_the_limit_of_a_connection_wait_for_others(engine: NewEngine) -> None:
+def test_calls_over_the_limit_of_a_connection_wait_for_others() -> None:
     async def story(service: Service, server: GrpcServer, channel: grpc.aio.Channel) -> None:
         await caller(channel, ECHO)(message())  # the client knows the limit
         calls = [caller(channel, SLOW)(message()) for _ in range(3)]
@@ -79,10 +78,10 @@ def test_calls_over_the_limit_of_a_connection_wait_for_others(engine: NewEngine)
         await eventually_async(lambda: streams.read() == 0)
         assert await caller(channel, ECHO)(message()) == message()
 
-    with_channel(engine, story, GrpcLimits(streams_max=2))
+    with_channel(story, GrpcLimits(streams_max=2))
 
 
-def test_errors_end_a_call_with_their_status(engine: NewEngine) -> None:
+def test_errors_end_a_call_with_their_status() -> None:
     async def story(service: Service, server: GrpcServer, channel: grpc.aio.Channel) -> None:
         assert await error_of(caller(channel, FAIL)(message())) == (
             grpc.StatusCode.RESOURCE_EXHAUSTED, "zu voll: 100 % – später",
@@ -103,10 +102,10 @@ def test_errors_end_a_call_with_their_status(engine: NewEngine) -> None:
         assert code == grpc.StatusCode.INVALID_ARGUMENT
         assert await caller(channel, ECHO)(message()) == message()
 
-    with_channel(engine, story)
+    with_channel(story)
 
 
-def test_deadline_and_cancellation_stop_the_handler(engine: NewEngine) -> None:
+def test_deadline_and_cancellation_stop_the_handler() -> None:
     async def story(service: Service, server: GrpcServer, channel: grpc.aio.Channel) -> None:
         call = caller(channel, SLOW)(message())
         await eventually_async(lambda: service.started == 1)
@@ -116,10 +115,10 @@ def test_deadline_and_cancellation_stop_the_handler(engine: NewEngine) -> None:
         assert code == grpc.StatusCode.DEADLINE_EXCEEDED
         assert await caller(channel, ECHO)(message()) == message()
 
-    with_channel(engine, story)
+    with_channel(story)
 
 
-def test_compressed_requests_are_read(engine: NewEngine) -> None:
+def test_compressed_requests_are_read() -> None:
     async def story(service: Service, server: GrpcServer, channel: grpc.aio.Channel) -> None:
         call = caller(channel, ECHO)(message(100_000), compression=grpc.Compression.Gzip)
         assert await call == message(100_000)
@@ -128,10 +127,10 @@ def test_compressed_requests_are_read(engine: NewEngine) -> None:
         )
         assert code == grpc.StatusCode.RESOURCE_EXHAUSTED, text
 
-    with_channel(engine, story)
+    with_channel(story)
 
 
-def test_a_slow_reader_holds_up_only_its_own_stream(engine: NewEngine) -> None:
+def test_a_slow_reader_holds_up_only_its_own_stream() -> None:
     async def story(service: Service, server: GrpcServer, channel: grpc.aio.Channel) -> None:
         many = channel.unary_stream(MANY, ENCODE, DECODE)
         stream = many(message(50_000))
@@ -144,10 +143,10 @@ def test_a_slow_reader_holds_up_only_its_own_stream(engine: NewEngine) -> None:
             received += 1
         assert received == service.sent == 400
 
-    with_channel(engine, story)
+    with_channel(story)
 
 
-def test_both_sides_of_a_stream_send_messages(engine: NewEngine) -> None:
+def test_both_sides_of_a_stream_send_messages() -> None:
     async def story(service: Service, server: GrpcServer, channel: grpc.aio.Channel) -> None:
         talk = channel.stream_stream(TALK, ENCODE, DECODE)()
         for size in (1, 30_000, 7):
@@ -157,10 +156,10 @@ def test_both_sides_of_a_stream_send_messages(engine: NewEngine) -> None:
         assert await talk.read() is grpc.aio.EOF
         assert await talk.code() == grpc.StatusCode.OK
 
-    with_channel(engine, story)
+    with_channel(story)
 
 
-def test_a_stopping_server_lets_open_calls_end(engine: NewEngine) -> None:
+def test_a_stopping_server_lets_open_calls_end() -> None:
     async def story(service: Service, server: GrpcServer, channel: grpc.aio.Channel) -> None:
         talk = channel.stream_stream(TALK, ENCODE, DECODE)()
         await talk.write(message())
@@ -172,16 +171,14 @@ def test_a_stopping_server_lets_open_calls_end(engine: NewEngine) -> None:
         assert await talk.code() == grpc.StatusCode.OK
         await stopping
 
-    with_channel(engine, story)
+    with_channel(story)
 
 
 @settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.lists(st.integers(0, 4000), max_size=20), st.lists(st.integers(0, 300), min_size=1, max_size=5))
-def test_calls_are_equal_for_any_split_of_their_bytes(
-    engine: NewEngine, cuts: list[int], sizes: list[int]
-) -> None:
+def test_calls_are_equal_for_any_split_of_their_bytes(cuts: list[int], sizes: list[int]) -> None:
     async def run() -> None:
-        async with serving(engine) as (_, server):
+        async with serving() as (_, server):
             peer = RawPeer(server.port)
             frames = {peer.request(ECHO, encode_frame(message(n).SerializeToString())): n for n in sizes}
             stream = peer.h2.data_to_send()

@@ -1,4 +1,4 @@
-"""The gRPC layer, with both engines, against peers that misuse HTTP/2 and fill the memory."""
+"""The gRPC layer against peers that misuse HTTP/2 and fill the memory."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import grpc
 import pytest
 from hyperframe.frame import DataFrame, Frame, HeadersFrame, PingFrame, RstStreamFrame, SettingsFrame
 
-from actors.gateway.grpc.engine import NewEngine
 from actors.gateway.grpc.limits import GrpcLimits
 from actors.gateway.grpc.messages import encode_frame
 from actors.gateway.grpc.server import GrpcServer
@@ -75,9 +74,7 @@ ABUSES = (
 
 
 @pytest.mark.parametrize("abuse", ABUSES, ids=lambda each: each.__name__)
-def test_abuse_closes_its_connection_and_leaves_others_alone(
-    engine: NewEngine, abuse: Callable[[RawPeer], None]
-) -> None:
+def test_abuse_closes_its_connection_and_leaves_others_alone(abuse: Callable[[RawPeer], None]) -> None:
     async def story(service: Service, server: GrpcServer, channel: grpc.aio.Channel) -> None:
         assert await caller(channel, ECHO)(message()) == message()
         peer = RawPeer(server.port)
@@ -88,13 +85,13 @@ def test_abuse_closes_its_connection_and_leaves_others_alone(
         assert await caller(channel, ECHO)(message()) == message()
         await eventually_async(lambda: len(server.hub.connections) == 1)
 
-    with_channel(engine, story)
+    with_channel(story)
 
 
 @pytest.mark.parametrize("frame", [PingFrame, RstStreamFrame])
-def test_client_may_send_a_control_frame_for_each_response(engine: NewEngine, frame: type[Frame]) -> None:
+def test_client_may_send_a_control_frame_for_each_response(frame: type[Frame]) -> None:
     async def run() -> None:
-        async with serving(engine, GrpcLimits(control_frames_max=200)) as (_, server):
+        async with serving(GrpcLimits(control_frames_max=200)) as (_, server):
             peer = RawPeer(server.port)
             for _ in range(4):
                 streams = [peer.request(ECHO, encode_frame(b"")) for _ in range(100)]
@@ -108,9 +105,9 @@ def test_client_may_send_a_control_frame_for_each_response(engine: NewEngine, fr
     asyncio.run(run())
 
 
-def test_contradicted_content_length_cancels_the_call(engine: NewEngine) -> None:
+def test_contradicted_content_length_cancels_the_call() -> None:
     async def run() -> None:
-        async with serving(engine) as (service, server):
+        async with serving() as (service, server):
             peer = RawPeer(server.port)
             stream_id = peer.request(SLOW, encode_frame(b""), end=False, more=[("content-length", "50")])
             peer.socket.sendall(peer.h2.data_to_send())
@@ -123,9 +120,9 @@ def test_contradicted_content_length_cancels_the_call(engine: NewEngine) -> None
 
 
 @pytest.mark.parametrize("first", [b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", b"\x16\x03\x01\x02\x00", b"\0" * 40])
-def test_other_protocols_are_closed_with_a_log_line(engine: NewEngine, first: bytes) -> None:
+def test_other_protocols_are_closed_with_a_log_line(first: bytes) -> None:
     async def run() -> None:
-        async with serving(engine) as (_, server):
+        async with serving() as (_, server):
             peer = RawPeer(server.port)
             peer.socket.sendall(first + b"\0" * 64)
             await peer.until_closed()

@@ -16,7 +16,6 @@ from h2.settings import SettingCodes
 from hyperframe.frame import DataFrame
 
 from actors.gateway.grpc import calls
-from actors.gateway.grpc.engine import NewEngine
 from actors.gateway.grpc.limits import GrpcLimits
 from actors.gateway.grpc.messages import encode_frame
 from actors.gateway.grpc.server import GrpcServer
@@ -91,13 +90,11 @@ async def sent(peer: RawPeer) -> None:
     await asyncio.get_running_loop().sock_sendall(peer.socket, peer.h2.data_to_send())
 
 
-def with_fills(
-    engine: NewEngine, fill: Callable[[RawPeer], None], story: Callable[..., Awaitable[None]]
-) -> None:
+def with_fills(fill: Callable[[RawPeer], None], story: Callable[..., Awaitable[None]]) -> None:
     """Run a story while 20 connections of one address fill the memory."""
 
     async def run() -> None:
-        async with serving(engine, LOWERED, LIMIT) as (_, server):
+        async with serving(LOWERED, LIMIT) as (_, server):
             peers = [await connected(server) for _ in range(20)]
             for peer in peers:
                 fill(peer)
@@ -115,20 +112,18 @@ def with_fills(
 
 
 @pytest.mark.parametrize("fill", FILLS, ids=lambda each: each.__name__)
-def test_good_calls_succeed_while_others_fill_the_memory(
-    engine: NewEngine, fill: Callable[[RawPeer], None]
-) -> None:
+def test_good_calls_succeed_while_others_fill_the_memory(fill: Callable[[RawPeer], None]) -> None:
     async def story(server: GrpcServer, channel: grpc.aio.Channel) -> None:
         for size in (5, 30_000, 60_000, 5, 30_000):
             assert await caller(channel, ECHO)(message(size)) == message(size)
             assert server.account.used_bytes <= LIMIT
 
-    with_fills(engine, fill, story)
+    with_fills(fill, story)
 
 
-def test_large_requests_wait_for_their_turn(engine: NewEngine) -> None:
+def test_large_requests_wait_for_their_turn() -> None:
     async def run() -> None:
-        async with serving(engine, LOWERED, LIMIT) as (_, server):
+        async with serving(LOWERED, LIMIT) as (_, server):
             channels = [grpc.aio.insecure_channel(f"127.0.0.1:{server.port}", [("n", n)]) for n in range(12)]
             found = await asyncio.gather(*(caller(each, TAKE)(message(1_000_005)) for each in channels))
             assert [len(each.messages[0].body) for each in found] == [5] * 12
@@ -139,12 +134,12 @@ def test_large_requests_wait_for_their_turn(engine: NewEngine) -> None:
     asyncio.run(run())
 
 
-def test_handled_requests_give_back_the_window_of_the_connection(engine: NewEngine) -> None:
+def test_handled_requests_give_back_the_window_of_the_connection() -> None:
     limits = GrpcLimits(window_bytes=64 * 1024, streams_max=4)
 
     async def run() -> None:
         async with (
-            serving(engine, limits, LIMIT) as (_, server),
+            serving(limits, LIMIT) as (_, server),
             grpc.aio.insecure_channel(f"127.0.0.1:{server.port}") as channel,
         ):
             for size in (8_000, 60_000) * 30:  # several windows of 320 KB
@@ -153,9 +148,9 @@ def test_handled_requests_give_back_the_window_of_the_connection(engine: NewEngi
     asyncio.run(run())
 
 
-def test_requests_of_one_connection_do_not_wait_for_each_other(engine: NewEngine) -> None:
+def test_requests_of_one_connection_do_not_wait_for_each_other() -> None:
     async def run() -> None:
-        async with serving(engine, LOWERED, LIMIT) as (_, server):
+        async with serving(LOWERED, LIMIT) as (_, server):
             peer = await connected(server)
             frame = encode_frame(message(60_000).SerializeToString())
             streams = [peer.request(TAKE, frame[:50_000], end=False) for _ in range(30)]
@@ -169,9 +164,9 @@ def test_requests_of_one_connection_do_not_wait_for_each_other(engine: NewEngine
     asyncio.run(run())
 
 
-def test_windows_are_not_given_back_while_the_handler_waits(engine: NewEngine) -> None:
+def test_windows_are_not_given_back_while_the_handler_waits() -> None:
     async def run() -> None:
-        async with serving(engine, GrpcLimits(window_bytes=256 * 1024), LIMIT) as (service, server):
+        async with serving(GrpcLimits(window_bytes=256 * 1024), LIMIT) as (service, server):
             peer = await connected(server)
             frame = encode_frame(message(40_000).SerializeToString())
             first = peer.request(SLOW, frame[:-1], end=False)
@@ -194,10 +189,10 @@ def test_windows_are_not_given_back_while_the_handler_waits(engine: NewEngine) -
     asyncio.run(run())
 
 
-def test_incomplete_requests_end_sooner_while_others_wait(engine: NewEngine) -> None:
+def test_incomplete_requests_end_sooner_while_others_wait() -> None:
     async def run() -> None:
         limits = GrpcLimits(window_bytes=256 * 1024, crowded_timeout_ms=0)
-        async with serving(engine, limits, LIMIT) as (_, server):
+        async with serving(limits, LIMIT) as (_, server):
             peers = [await connected(server) for _ in range(4)]
             for peer in peers:
                 peer.request(ECHO, struct.pack(">BI", 0, 1_000_000), end=False)
@@ -221,7 +216,7 @@ def test_incomplete_requests_end_sooner_while_others_wait(engine: NewEngine) -> 
 
 @pytest.mark.parametrize("fill", FILLS, ids=lambda each: each.__name__)
 def test_closed_connections_leave_nothing_behind(
-    engine: NewEngine, fill: Callable[[RawPeer], None], monkeypatch: pytest.MonkeyPatch
+    fill: Callable[[RawPeer], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[Any] = []
     begin = calls.Call.__init__
@@ -231,7 +226,7 @@ def test_closed_connections_leave_nothing_behind(
         seen.append(weakref.ref(args[4]))  # the connection
 
     async def run() -> None:
-        async with serving(engine, LOWERED, LIMIT) as (service, server):
+        async with serving(LOWERED, LIMIT) as (service, server):
             peer = await connected(server)
             fill(peer)
             filling = asyncio.create_task(sent(peer))
