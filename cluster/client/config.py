@@ -110,10 +110,10 @@ class ClientConfig:
         except CredentialsInvalid as error:
             raise ConfigInvalid(f"{CREDENTIALS_ENV}: {error}") from None
 
-    def request_signer(self, *, demands_proof: bool = False) -> RequestSigner | None:
+    def request_signer(self) -> RequestSigner | None:
         """Return the signer of requests, or None without keys. Raises ConfigInvalid if these are invalid.
 
-        With `demands_proof` and the inner user's keys, brokers must prove that they are of the cluster.
+        With the keys of the inner user, brokers must prove that they are of the cluster.
         """
         credentials = self.credentials()
         if credentials is None:
@@ -121,7 +121,7 @@ class ClientConfig:
         version = self.signature or os.environ.get(SIGNATURE_ENV) or "raymq"
         if version not in SIGNATURES:
             raise ConfigInvalid(f"{SIGNATURE_ENV} is {version!r}: use {' or '.join(SIGNATURES)}")
-        return client_signer(credentials, self.addresses, version == "rocketmq", demands_proof)
+        return client_signer(credentials, self.addresses, version == "rocketmq")
 
     def load_tls(self) -> ClientTls | None:
         """Load the TLS files; None if TLS is not configured. Raises ConfigInvalid if a file is invalid."""

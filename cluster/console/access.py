@@ -35,7 +35,7 @@ _NO_RIGHTS = "User:{user} has no permission"
 class UnsignedConfig(ClientConfig):
     """Settings of a client that signs no request, whichever credentials the environment names."""
 
-    def request_signer(self, *, demands_proof: bool = False) -> None:
+    def request_signer(self) -> None:
         """Return None: requests are not signed."""
         return
 

@@ -5,10 +5,10 @@ A Spark worker runs one task at a time and has no event loop, so a blocking conn
 
 from __future__ import annotations
 
-from actors.remoting.clients.blocking import BlockingConnection
+from actors.remoting.clients.signing_blocking import open_blocking
 from actors.remoting.codes import ResponseCode
 from actors.remoting.command import RemotingCommand
-from actors.remoting.remoting_errors import ConnectFailed, RemotingError
+from actors.remoting.remoting_errors import RemotingError
 from cluster.client import ClientConfig
 from jobs.job_errors import FetchFailed
 
@@ -29,10 +29,11 @@ class Connection:
         self.address = address
         try:
             config = ClientConfig()
-            self._signer = config.request_signer()
-            self._connection = BlockingConnection(address, CALL_TIMEOUT_MS, config.load_tls())
-        except (ConnectFailed, ValueError) as error:
-            reason = error.reason if isinstance(error, ConnectFailed) else error
+            self._connection = open_blocking(
+                address, CALL_TIMEOUT_MS, config.load_tls(), config.request_signer()
+            )
+        except (RemotingError, ValueError) as error:
+            reason = error.reason if isinstance(error, RemotingError) else error
             raise FetchFailed(
                 f"cannot connect to broker {address}: {reason}; check that it runs and is reachable"
             ) from error
@@ -47,8 +48,6 @@ class Connection:
         Raises FetchFailed.
         """
         command = RemotingCommand(code, dict(ext), body)
-        if self._signer is not None:
-            self._signer.sign(command, self.address, self._connection.peer)
         try:
             self._connection.send(command)
         except RemotingError as error:

@@ -9,12 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from enum import Enum, auto
 from functools import partial
-from typing import Final
+from typing import Final, Protocol
 
 from actors.remoting.calls import Callback
 from actors.remoting.codes import RayMQRequestCode, RequestCode, ResponseCode
 from actors.remoting.command import RemotingCommand
-from actors.remoting.connection import Connection
 from actors.remoting.remoting_errors import NotProven, RemotingError
 from actors.remoting.signing import PROOF, RECEIVER, SIGNATURE, Credentials, Signer
 from store.clock import Clock, SystemClock
@@ -38,6 +37,17 @@ class Demand(Enum):
     PROOF_OF_NEWER = auto()
     """The peer may be of a version of RayMQ that does not sign responses, or RocketMQ."""
     PROOF = auto()
+
+
+class Peer(Protocol):
+    """The other end of a connection."""
+
+    @property
+    def peer(self) -> str:
+        """Return its socket address."""
+        ...
+
+    is_proven: bool
 
 
 class RequestSigner:
@@ -92,9 +102,7 @@ class RequestSigner:
         """True if peers can prove that they know the key: RocketMQ's signature has no proof."""
         return not self._as_rocketmq
 
-    def proving(
-        self, address: str, connection: Connection, callback: Callback
-    ) -> tuple[RemotingCommand, Callback]:
+    def proving(self, address: str, connection: Peer, callback: Callback) -> tuple[RemotingCommand, Callback]:
         """Return the request by which a peer proves itself, and the callback for its response.
 
         `callback` gets NotProven if the response is not signed, unless it refuses the request.
@@ -112,7 +120,7 @@ class RequestSigner:
         return command, check
 
     def checking(
-        self, address: str, connection: Connection, command: RemotingCommand, callback: Callback
+        self, address: str, connection: Peer, command: RemotingCommand, callback: Callback
     ) -> Callback:
         """Return a callback that passes on the response to a signed request, NotProven if it is forged."""
         if self.demand is Demand.NOTHING and PROOF not in command.ext:
@@ -146,10 +154,9 @@ def client_signer(
     credentials: Credentials,
     nameservers: Callable[[], Collection[str]],
     as_rocketmq: bool,
-    demands_proof: bool,
 ) -> RequestSigner:
-    """Return the signer of a client. With `demands_proof`, the keys of the inner user demand proofs."""
-    demand = Demand.PROOF if demands_proof and credentials.is_inner else Demand.NOTHING
+    """Return the signer of a client. One with the keys of the inner user demands proofs."""
+    demand = Demand.PROOF if credentials.is_inner else Demand.NOTHING
     return RequestSigner(Signer(credentials), SystemClock(), demand, nameservers, as_rocketmq)
 
 

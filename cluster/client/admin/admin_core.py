@@ -140,5 +140,5 @@ class AdminCore:
         if self._is_closed:
             raise ClientClosed("the admin client is closed: create a new one")
         if self._instance is None:
-            self._instance = ClientInstance(self._config, clock=self._clock, demands_proof=True)
+            self._instance = ClientInstance(self._config, clock=self._clock)
         return self._instance

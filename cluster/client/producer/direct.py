@@ -14,6 +14,7 @@ from collections.abc import Sequence
 
 from actors.remoting.clients.blocking import BlockingConnection
 from actors.remoting.clients.proofs import RequestSigner
+from actors.remoting.clients.signing_blocking import open_blocking
 from actors.remoting.command import RemotingCommand
 from actors.remoting.remoting_errors import RemotingError
 from actors.remoting.tls.contexts import ClientTls
@@ -43,7 +44,7 @@ class DirectConnections:
     def exchange(self, address: str, command: RemotingCommand, timeout_ms: int) -> RemotingCommand:
         """Send `command` to `address` on an idle or a new connection and return the response.
 
-        Raises ConnectFailed, TimedOut, Closed, and the exception of a `before_call` hook.
+        Raises ConnectFailed, NotProven, TimedOut, Closed, and the exception of a `before_call` hook.
         """
         if not self._hooks:
             return self._exchange(address, command, timeout_ms)
@@ -59,9 +60,8 @@ class DirectConnections:
     def _exchange(self, address: str, command: RemotingCommand, timeout_ms: int) -> RemotingCommand:
         connection = self._take_idle(address)
         if connection is None:
-            connection = BlockingConnection(address, min(self._connect_timeout_ms, timeout_ms), self._tls)
-        if self._signer is not None:
-            self._signer.sign(command, address, connection.peer)
+            connect_timeout_ms = min(self._connect_timeout_ms, timeout_ms)
+            connection = open_blocking(address, connect_timeout_ms, self._tls, self._signer)
         self._busy[connection] = time.monotonic_ns()
         try:
             response = connection.exchange(command, timeout_ms)

@@ -76,13 +76,12 @@ class ClientInstance:
         clock: Clock | None = None,
         auto_create_queues: int = 0,
         table: RequestTable | None = None,
-        demands_proof: bool = False,
     ) -> None:
         self.config = config
         self.clock: Clock = clock or SystemClock()
         self.client_id = unique_client_id(config.instance_name)
         hooks, tls = config.call_hooks, config.load_tls()
-        signer = config.request_signer(demands_proof=demands_proof)
+        signer = config.request_signer()
         self.remoting = (
             HookedRemotingClient(self.clock, table, LIMITS, hooks, tls, signer)
             if hooks

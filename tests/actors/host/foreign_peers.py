@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
+from actors.remoting.bodies.routes import RegisterBrokerBody
 from actors.remoting.client import RemotingClient
 from actors.remoting.codes import RayMQRequestCode, RequestCode
 from actors.remoting.command import RemotingCommand
@@ -73,7 +74,7 @@ def listed_forger(
 ) -> Iterator[Forger]:
     """Yield a forger that a nameserver without access control lists, first or as another broker.
 
-    `run` runs coroutines.
+    It has registered topic T. `run` runs coroutines.
     """
     client = RemotingClient(SystemClock())
 
@@ -81,7 +82,9 @@ def listed_forger(
         forger = Forger(respond)
         await forger.server.start("127.0.0.1", 0)
         ext = RegisterBrokerHeader(name, forger.address, "DefaultCluster", 0).to_ext()
-        await client.ask(nameserver, RemotingCommand(RequestCode.REGISTER_BROKER, ext), TIMEOUT_MS)
+        topic = {"topicName": "T", "readQueueNums": 1, "writeQueueNums": 1, "perm": 6}
+        body = RegisterBrokerBody(topic_configs={"T": topic}).encode()
+        await client.ask(nameserver, RemotingCommand(RequestCode.REGISTER_BROKER, ext, body), TIMEOUT_MS)
         return forger
 
     async def end() -> None:

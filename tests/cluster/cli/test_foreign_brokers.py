@@ -1,4 +1,4 @@
-"""Commands with the keys of the inner user, while the routes name a foreign broker in place of the broker."""
+"""Commands and clients with the keys of the inner user, while the routes name a foreign broker."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 import typer
 from typer.testing import CliRunner
@@ -17,25 +18,48 @@ from actors.remoting.remoting_errors import NotProven
 from actors.remoting.request import RequestContext
 from actors.remoting.signing import SIGNATURE, Credentials, Signer, write_credentials
 from cluster.cli.main import build
-from cluster.client import Admin, ClientConfig
+from cluster.client import (
+    Admin,
+    ClientConfig,
+    ClientError,
+    ConsumerConfig,
+    LocalTransactionState,
+    Message,
+    PopConfig,
+    PopConsumer,
+    ProducerConfig,
+    PullConsumer,
+    PushConfig,
+    PushConsumer,
+    TransactionProducer,
+)
+from jobs.job_errors import FetchFailed
+from jobs.reading.connection import Connection
 from store.clock import SystemClock
+from store.message.message_queue import MessageQueue
 from tests.actors.broker.brokers import TIMEOUT_MS
 from tests.actors.host.foreign_peers import Forger, listed_forger, success
 from tests.cluster.cli.test_help import pages
 from tests.cluster.client.conftest import Cluster
+from tests.eventually import eventually
 
 INNER = Credentials("inner", "inner-secret", is_inner=True)
 CODES = [*RequestCode, *RayMQRequestCode]
 ENDLESS = {"top", "console", "reindex", "export", "import"}
 """Commands that serve until they are stopped, and jobs of Spark and Ray: they read with an Admin, too."""
 VALUES = {"topic": "T", "resource": "Topic:T", "actions": "Pub"}
-CLIENTS = {"send", "tail"}
-"""Commands that are producers and consumers: for them, TLS is the proof (docs/security.md)."""
 REFUSED = {
     *("acl delete", "acl list", "acl set", "group create", "group delete", "topic create"),
     *("transfer --yes", "user create", "user delete", "user list", "replica add", "dlq purge"),
+    *("send T", "tail --no-follow"),
 }
-"""Commands about rights, secrets, members and topics: the error names the missing proof."""
+"""Commands about rights, secrets, members, topics and messages: the error names the missing proof."""
+MORE = [
+    ["send", "T", "secret", "--delay-level", "1"],
+    ["tail", "T", "--no-follow", "--from", "first"],
+    ["tail", "T", "--no-follow", "--from", "first", "--max", "1"],
+]
+"""Ways to send and read that optional arguments select."""
 
 
 def own_key(context: RequestContext) -> RemotingCommand:
@@ -75,6 +99,7 @@ def protected(tmp_path_factory: pytest.TempPathFactory, keys: Path) -> Iterator[
         authentication_enabled=True,
         authorization_enabled=True,
         inner_credentials_file=keys,
+        register_interval_ms=3_600_000,  # or the broker takes its name in the routes back
     )
     made.await_registration()
     with Admin(config=ClientConfig(made.addresses, access_key="inner", secret_key="inner-secret")) as admin:
@@ -98,7 +123,7 @@ def test_foreign_broker_gets_no_request_of_an_admin_whatever_its_code(
 ) -> None:
     async def story() -> None:
         config = ClientConfig(protected.addresses)
-        client = RemotingClient(SystemClock(), signer=config.request_signer(demands_proof=True))
+        client = RemotingClient(SystemClock(), signer=config.request_signer())
         for code in CODES:
             with pytest.raises(NotProven):
                 await client.invoke(forger.address, RemotingCommand(code, {}, b"secret"), TIMEOUT_MS)
@@ -116,7 +141,7 @@ def commands() -> Iterator[list[str]]:
             command = command.commands[name]
         options = [each for each in command.params if each.param_type_name == "option"]
         names = {name for each in options for name in (*each.opts, *each.secondary_opts)}
-        if "--nameserver" not in names or page[0] in ENDLESS or page[-1] in CLIENTS:
+        if "--nameserver" not in names or page[0] in ENDLESS:
             continue
         given = [name for name in ("--yes", "--no-follow") if name in names]
         given += [text for each in options if each.required for text in (each.opts[0], value_of(each))]
@@ -130,7 +155,7 @@ def value_of(parameter: Any) -> str:
 
 def test_foreign_broker_gains_nothing_from_any_command(protected: Cluster, forger: Forger) -> None:
     refused = set()
-    for arguments in commands():
+    for arguments in [*commands(), *MORE]:
         words = [*arguments, "--nameserver", protected.address]
         result = CliRunner().invoke(build(words), words, input="secret\nsecret\n")
         assert result.exception is None or isinstance(result.exception, SystemExit), (words, result.exception)
@@ -139,3 +164,60 @@ def test_foreign_broker_gains_nothing_from_any_command(protected: Cluster, forge
             assert result.exit_code == 1, words
             refused.add(" ".join(words[:2]))
     assert refused >= REFUSED, REFUSED - refused
+
+
+def send(nameserver: str) -> None:
+    config = ProducerConfig(nameserver, send_timeout_ms=100, delivery_timeout_ms=100, trace=True)
+    commit = LocalTransactionState.COMMIT
+    with TransactionProducer(config=config, check_listener=lambda message: commit) as producer:
+        producer.queues("T")  # so that `send` uses the connection of this thread
+        message = Message("T", b"secret", keys=["k"])
+        for way in (
+            lambda: producer.send(message),
+            lambda: producer.send(message, queue=MessageQueue("T", "a", 0)),
+            lambda: producer.send_async(message).result(),
+            lambda: producer.send_batch([message]),
+            lambda: producer.send_many("T", [b"secret"]),
+            lambda: producer.send_table("T", pa.table({"body": [b"secret"]})),
+            lambda: producer.request(message, timeout_ms=100),
+            lambda: producer.send_in_transaction(message, lambda message: commit),
+        ):
+            with pytest.raises(ClientError):
+                way()
+        producer.send_oneway(message)
+
+
+def pull(nameserver: str) -> None:
+    config = ConsumerConfig(nameserver, group="pull", consume_from="earliest", commit_timeout_ms=100)
+    with PullConsumer(config=config) as consumer:
+        for way in (consumer.beginning_offset, consumer.end_offset):
+            with pytest.raises(ClientError):
+                way(MessageQueue("T", "a", 0))
+        consumer.subscribe("T")
+        assert consumer.poll(timeout_ms=100) == []
+
+
+def push(nameserver: str, forger: Forger) -> None:
+    received: list[object] = []
+    config = PushConfig(nameserver, group="push", consume_from="earliest", commit_timeout_ms=100)
+    asked = len(forger.codes)
+    with PushConsumer(listener=received.extend, config=config) as consumer:
+        consumer.subscribe("T")
+        eventually(lambda: len(forger.codes) > asked + 2)
+    assert not received
+
+
+def pop(nameserver: str) -> None:
+    with PopConsumer(config=PopConfig(nameserver, group="pop")) as consumer, pytest.raises(ClientError):
+        consumer.receive("T")
+
+
+@pytest.mark.parametrize("forger", [Replay()], ids=["replayed"], indirect=True)
+def test_foreign_broker_gets_no_message_of_a_client_and_makes_it_use_none(
+    protected: Cluster, forger: Forger
+) -> None:
+    for use in (send, pull, lambda address: push(address, forger), pop):
+        use(protected.address)
+        assert not forger.learned, forger.learned
+    with pytest.raises(FetchFailed, match="is not signed with the key of the request"):
+        Connection(forger.address)

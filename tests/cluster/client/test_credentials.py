@@ -59,6 +59,15 @@ def protected(clusters: Callable[..., Cluster], tmp_path: Path, monkeypatch: pyt
     )
 
 
+@pytest.fixture
+def marked(protected: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cluster:
+    """Mark the credentials in the environment as the inner user's, as `raymq user credentials` does."""
+    path = tmp_path / "marked.key"
+    write_credentials(path, Credentials(INNER.access_key, INNER.secret_key, is_inner=True))
+    monkeypatch.setenv("RAYMQ_CREDENTIALS", str(path))
+    return protected
+
+
 def permit(cluster: Cluster, *resources: str) -> None:
     """Create the user alice with Pub and Sub on resources."""
     entries = [{"resource": each, "actions": ["Pub", "Sub"], "decision": "Allow"} for each in resources]
@@ -105,25 +114,26 @@ def producer_config(cluster: Cluster, **keys: str) -> ProducerConfig:
     return ProducerConfig(cluster.addresses, send_timeout_ms=TIMEOUT_MS, **keys)
 
 
+@pytest.mark.parametrize("keys", [KEYS, {}], ids=["alice", "inner user"])
 def test_signed_clients_send_and_consume(
-    protected: Cluster, group: str, caplog: pytest.LogCaptureFixture
+    marked: Cluster, group: str, keys: dict[str, str], caplog: pytest.LogCaptureFixture
 ) -> None:
-    topic = protected.topic(queues=1)
-    permit(protected, f"Topic:{topic}", f"Group:{group}*")
+    topic = marked.topic(queues=1)
+    permit(marked, f"Topic:{topic}", f"Group:{group}*")
     received: list[bytes] = []
     with caplog.at_level(logging.DEBUG):
-        with Producer(config=producer_config(protected, **KEYS)) as producer:
+        with Producer(config=producer_config(marked, **keys)) as producer:
             producer.send(topic, b"first")
             producer.send(topic, b"direct")  # in the caller's thread, because the route is cached
             producer.send_batch([Message(topic, b"batch")])
             producer.send_table(topic, pa.table({"body": [b"table"]}))
 
         async def send_async() -> None:
-            async with aio.Producer(config=producer_config(protected, **KEYS)) as face:
+            async with aio.Producer(config=producer_config(marked, **keys)) as face:
                 await face.send(topic, b"async")
 
         asyncio.run(send_async())
-        config = PushConfig(protected.addresses, group=group, **KEYS)
+        config = PushConfig(marked.addresses, group=group, **keys)
 
         def listen(messages: list[MessageExt]) -> None:
             received.extend(message.body for message in messages)
@@ -131,7 +141,7 @@ def test_signed_clients_send_and_consume(
         with PushConsumer(listener=listen, config=config) as consumer:
             consumer.subscribe(topic)
             eventually(lambda: len(received) == 5)
-        pulling = ConsumerConfig(protected.addresses, group=f"{group}-pull", **KEYS)
+        pulling = ConsumerConfig(marked.addresses, group=f"{group}-pull", **keys)
         with PullConsumer(config=pulling) as puller:
             puller.subscribe(topic)
             polled: list[bytes] = []
@@ -262,17 +272,10 @@ def test_secret_key_of_a_new_user_goes_to_no_broker_without_a_proof(protected: C
 
 
 def test_tools_with_the_keys_of_the_inner_user_use_no_unsigned_response(
-    protected: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    marked: Cluster,
 ) -> None:
-    """`raymq user credentials` marks the file of the inner user."""
-    path = tmp_path / "marked.key"
-    write_credentials(path, Credentials(INNER.access_key, INNER.secret_key, is_inner=True))
-    monkeypatch.setenv("RAYMQ_CREDENTIALS", str(path))
-    protected.await_registration()
-    with (
-        listed_forger(protected.addresses[0], protected.run) as forger,
-        Admin(protected.addresses) as admin,
-    ):
+    marked.await_registration()
+    with listed_forger(marked.addresses[0], marked.run) as forger, Admin(marked.addresses) as admin:
         with pytest.raises(BrokerUnreachable, match="is not signed with the key of the request"):
             admin.broker_config("AAA")
         assert admin.broker_config("a")["brokerName"] == "a"

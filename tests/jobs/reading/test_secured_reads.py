@@ -21,7 +21,7 @@ from tests.jobs.conftest import ClusterThread
 def secured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """Run a cluster with access control and TLS; yield its nameserver. The environment has the keys."""
     authority, keys = Authority(tmp_path / "certificates"), tmp_path / "inner.key"
-    write_credentials(keys, Credentials("inner", "inner-secret"))
+    write_credentials(keys, Credentials("inner", "inner-secret", is_inner=True))
     certificate, key = map(str, authority.issue())
     ca = str(authority.ca_file)
     monkeypatch.setenv("RAYMQ_CREDENTIALS", str(keys))
