@@ -211,39 +211,6 @@ def _broker_name(number: int) -> str:
     return f"broker-{chr(ord('a') + number)}"
 
 
-def _add_settings(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--slave-of",
-        default="",
-        metavar="HOST:PORT",
-        help="start only a slave of the broker that is registered with the nameserver at this address",
-    )
-    parser.add_argument(
-        "--store",
-        action="append",
-        default=[],
-        metavar="KEY=VALUE",
-        help="another setting of the store, such as commit_log_file_bytes=67108864",
-    )
-    parser.add_argument(
-        "--broker",
-        action="append",
-        default=[],
-        metavar="KEY=VALUE",
-        help="another setting of the brokers, such as transaction_check_max=5",
-    )
-    parser.add_argument(
-        "--gateway-port", type=_port, help="start a gateway for gRPC clients on this port; 0: a free port"
-    )
-    parser.add_argument(
-        "--tls",
-        action="append",
-        default=[],
-        metavar="KEY=VALUE",
-        help="a setting of TLS of all services, such as tls=enforced",
-    )
-
-
 def _port(text: str) -> int:
     return _number(text, 0, 65_535)
 
@@ -256,6 +223,11 @@ def _number(text: str, least: int, most: int) -> int:
     if not text.isascii() or not text.isdigit() or not least <= int(text) <= most:
         raise argparse.ArgumentTypeError(f"{text!r} is not a number from {least} to {most:,}")
     return int(text)
+
+
+def _pair(text: str) -> tuple[str, str]:
+    name, _, value = text.partition("=")
+    return name, value
 
 
 def _check_ports(parser: argparse.ArgumentParser, broker: Mapping[str, str], brokers: int) -> None:
@@ -272,61 +244,39 @@ def parse_arguments(arguments: Sequence[str]) -> tuple[StandaloneSettings, bool]
     parser = argparse.ArgumentParser(
         prog="python -m cluster.standalone", description=(__doc__ or "").partition("\n")[0]
     )
-    parser.add_argument("--store-root", type=Path, required=True, help="directory of the brokers' stores")
-    parser.add_argument("--nameserver-port", type=_port, default=9876, help="default 9876; 0: a free port")
-    parser.add_argument("--broker-port", type=_port, default=10911, help="first port; 0: a free port")
-    parser.add_argument("--brokers", type=_brokers, default=1, help="number of brokers (default 1)")
-    parser.add_argument("--cluster", default="DefaultCluster", help="name of the cluster")
-    parser.add_argument(
-        "--flush", choices=["sync", "async"], default="sync", help="flush mode of the brokers (default sync)"
+    add = parser.add_argument
+    switch: dict[str, Any] = {"action": argparse.BooleanOptionalAction, "default": True}
+    pairs: dict[str, Any] = {"action": "append", "type": _pair, "default": [], "metavar": "KEY=VALUE"}
+    add("--store-root", type=Path, required=True, help="directory of the brokers' stores")
+    add("--nameserver-port", type=_port, default=9876, help="default 9876; 0: a free port")
+    add("--broker-port", type=_port, default=10911, help="first port; 0: a free port")
+    add("--brokers", type=_brokers, default=1, help="number of brokers (default 1)")
+    add(
+        "--cluster",
+        dest="cluster_name",
+        metavar="CLUSTER",
+        default="DefaultCluster",
+        help="name of the cluster",
     )
-    parser.add_argument(
-        "--auto-create-topics",
-        action=argparse.BooleanOptionalAction,
-        default=True,
-        help="create topics on the first send (default yes)",
-    )
-    _add_settings(parser)
-    parser.add_argument(
-        "--rebalancer",
-        action=argparse.BooleanOptionalAction,
-        default=True,
-        help="start a rebalancer (default yes)",
-    )
-    parser.add_argument(
-        "--adopt-store", action="store_true", help="open a store that RocketMQ or another broker wrote"
-    )
-    parser.add_argument(
-        "--inner-credentials-file",
-        type=Path,
-        metavar="FILE",
-        help="enable access control; the file has the keys of the cluster's inner user",
-    )
-    parser.add_argument("--json", action="store_true", help="print all addresses as JSON before READY")
-    given = parser.parse_args(arguments)
-    store = dict(pair.partition("=")[::2] for pair in given.store)
-    broker = dict(pair.partition("=")[::2] for pair in given.broker)
-    _check_ports(parser, broker, given.brokers)
-    tls = dict(pair.partition("=")[::2] for pair in given.tls)
-    return (
-        StandaloneSettings(
-            store_root=given.store_root,
-            nameserver_port=given.nameserver_port,
-            broker_port=given.broker_port,
-            brokers=given.brokers,
-            slave_of=given.slave_of,
-            cluster_name=given.cluster,
-            auto_create_topics=given.auto_create_topics,
-            with_rebalancer=given.rebalancer,
-            gateway_port=given.gateway_port,
-            adopt_store=given.adopt_store,
-            inner_credentials_file=given.inner_credentials_file,
-            store=StoreSettings.model_validate({"flush": given.flush, **store}),
-            broker=broker,
-            tls=tls,
-        ),
-        given.json,
-    )
+    add("--flush", choices=["sync", "async"], default="sync", help="flush mode of the brokers (default sync)")
+    add("--auto-create-topics", **switch, help="create topics on the first send (default yes)")
+    help_text = "start only a slave of the broker that is registered with the nameserver at this address"
+    add("--slave-of", default="", metavar="HOST:PORT", help=help_text)
+    add("--store", **pairs, help="another setting of the store, such as commit_log_file_bytes=67108864")
+    add("--broker", **pairs, help="another setting of the brokers, such as transaction_check_max=5")
+    add("--gateway-port", type=_port, help="start a gateway for gRPC clients on this port; 0: a free port")
+    add("--tls", **pairs, help="a setting of TLS of all services, such as tls=enforced")
+    add("--rebalancer", **switch, dest="with_rebalancer", help="start a rebalancer (default yes)")
+    add("--adopt-store", action="store_true", help="open a store that RocketMQ or another broker wrote")
+    help_text = "enable access control; the file has the keys of the cluster's inner user"
+    add("--inner-credentials-file", type=Path, metavar="FILE", help=help_text)
+    add("--json", action="store_true", help="print all addresses as JSON before READY")
+    given = vars(parser.parse_args(arguments))
+    given |= {name: dict(given[name]) for name in ("store", "broker", "tls")}
+    _check_ports(parser, given["broker"], given["brokers"])
+    as_json = given.pop("json")
+    given["store"] = StoreSettings.model_validate({"flush": given.pop("flush"), **given["store"]})
+    return StandaloneSettings(**given), as_json
 
 
 async def run(settings: StandaloneSettings, *, as_json: bool) -> None:
