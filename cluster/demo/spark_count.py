@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from cluster.demo.demo_report import SparkCount
 from cluster.demo.flights import Delays
+from cluster.demo.traffic import TOPIC
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -18,10 +19,8 @@ POLL_S = 0.1
 OnTasks = Callable[[int, int], None]
 
 
-def count_by_spark(
-    spark: SparkSession, topic: str, nameservers: Sequence[str], on_tasks: OnTasks
-) -> SparkCount:
-    """Count the flights of `topic` by carrier. Messages with the same UNIQ_KEY are counted as one flight.
+def count_by_spark(spark: SparkSession, nameservers: Sequence[str], on_tasks: OnTasks) -> SparkCount:
+    """Count the flights by carrier. Messages with the same UNIQ_KEY are counted as one flight.
 
     `on_tasks` is called periodically with the numbers of completed and of all tasks of the running stages.
     """
@@ -32,7 +31,7 @@ def count_by_spark(
     started = time.perf_counter()
     delay = f.get_json_object(f.col("body").cast("string"), "$.arr_delay").cast("double")
     flights = (
-        read_queue(spark, topic, nameservers=nameservers, columns=["body", "tags", "uniqKey"])
+        read_queue(spark, TOPIC, nameservers=nameservers, columns=["body", "tags", "uniqKey"])
         .select("uniqKey", "tags", delay.alias("delay"))
         .groupBy("uniqKey")
         .agg(f.first("tags").alias("carrier"), f.first("delay").alias("delay"), f.count("*").alias("stored"))

@@ -9,7 +9,6 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from rich.console import Console
-from rich.markup import escape
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
@@ -23,60 +22,43 @@ from rich.progress import (
 from cluster.driver.launch_report import Report
 
 
-class Stage:
+class Stage(Progress):
     """Shows a progress bar for each part of the demo."""
 
     def __init__(self, console: Console) -> None:
-        self._progress = Progress(
+        super().__init__(
             SpinnerColumn(finished_text="[green]✓[/]"),
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", markup=False),
             BarColumn(20),
             MofNCompleteColumn(),
             TimeElapsedColumn(),
             console=console,
         )
 
-    @contextmanager
-    def shown(self) -> Iterator[None]:
-        """Show the progress bars inside the context."""
-        with self._progress:
-            yield
-
-    def begin(self, text: str, total: int | None = None) -> TaskID:
-        """Add a progress bar and return its id. If `total` is None, the bar shows activity but no share."""
-        return self._progress.add_task(escape(text), total=total)
-
-    def show(
-        self, part: TaskID, done: int | None = None, *, total: int | None = None, text: str | None = None
-    ) -> None:
-        """Update the progress bar of `part`. Values that are None remain unchanged."""
-        description = None if text is None else escape(text)
-        self._progress.update(part, completed=done, total=total, description=description)
-
     def finish(self, part: TaskID, text: str | None = None) -> None:
         """Show the progress bar of `part` as complete, with `text` as its new description if given."""
-        task = self._progress.tasks[part]
+        task = self.tasks[part]
         total = task.total or max(task.completed, 1)
-        self.show(part, int(total), total=int(total), text=text)
+        self.update(part, completed=total, total=total, description=text)
 
 
 class StageReport(Report):
     """Shows the progress reports of the cluster driver in the description of one progress bar."""
 
-    def __init__(self, stage: Stage, part: TaskID, text: str) -> None:
+    def __init__(self, stage: Stage, part: TaskID) -> None:
         self._stage = stage
         self._part = part
-        self._text = text
+        self._text = stage.tasks[part].description
 
     @contextmanager
     def working(self, text: str) -> Iterator[Callable[[str], None]]:
         """Show `text` while a step is running; yield a function that adds details to it."""
-        self._stage.show(self._part, text=f"{self._text}: {text}")
-        yield lambda progress: self._stage.show(self._part, text=f"{self._text}: {text}: {progress}")
+        self.line(text)
+        yield lambda progress: self.line(f"{text}: {progress}")
 
     def line(self, text: str, style: str = "") -> None:
         """Show `text`, the last completed step. The style is ignored."""
-        self._stage.show(self._part, text=f"{self._text}: {text}")
+        self._stage.update(self._part, description=f"{self._text}: {text}")
 
 
 @contextmanager
@@ -88,18 +70,13 @@ def console_alone(log_file: Path) -> Iterator[Console]:
     """
     sys.stdout.flush()
     sys.stderr.flush()
-    out, err = os.dup(1), os.dup(2)
-    log = os.open(log_file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-    os.dup2(log, 1)
-    os.dup2(log, 2)
-    os.close(log)
-    with os.fdopen(out, "w", closefd=False) as stream:
+    with log_file.open("ab") as log, os.fdopen(os.dup(1), "w") as out, os.fdopen(os.dup(2), "w") as err:
+        os.dup2(log.fileno(), 1)
+        os.dup2(log.fileno(), 2)
         try:
-            yield Console(file=stream)
+            yield Console(file=out)
         finally:
             sys.stdout.flush()
             sys.stderr.flush()
-            os.dup2(out, 1)
-            os.dup2(err, 2)
-    os.close(out)
-    os.close(err)
+            os.dup2(out.fileno(), 1)
+            os.dup2(err.fileno(), 2)

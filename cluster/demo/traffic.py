@@ -1,4 +1,4 @@
-"""The demo's producer: sends the flights in order, in a separate thread."""
+"""The demo's producer, which sends the flights in order, and the consumers that receive them meanwhile."""
 
 from __future__ import annotations
 
@@ -7,12 +7,17 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from cluster.client import ClientError, Producer, ProducerConfig
+import orjson
+
+from cluster.client import ClientError, MessageExt, Producer, ProducerConfig, PushConfig, PushConsumer
+from cluster.demo.tally import Delivery, Tally
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+TOPIC = "flights"
 PIECE_ROWS = 4_096
+GROUP = "demo-followers"
 
 
 class Feed:
@@ -27,12 +32,11 @@ class Feed:
         error: The error that ended sending, or None.
     """
 
-    def __init__(self, nameservers: Sequence[str], topic: str, messages: pa.Table) -> None:
+    def __init__(self, nameservers: Sequence[str], messages: pa.Table) -> None:
         self.acknowledged = 0
         self.seconds = 0.0
         self.error: ClientError | None = None
-        self._nameservers = list(nameservers)
-        self._topic = topic
+        self._config = ProducerConfig(group="demo-flights", nameservers=list(nameservers))
         self._messages = messages
         # A daemon thread, so that an interrupted demo can exit while a send is blocked.
         self._thread = threading.Thread(target=self._run, name="demo-feed", daemon=True)
@@ -45,13 +49,57 @@ class Feed:
 
     def _run(self) -> None:
         started = time.perf_counter()
-        config = ProducerConfig(group="demo-flights", nameservers=self._nameservers)
         try:
-            with Producer(config=config) as producer:
+            with Producer(config=self._config) as producer:
                 for first in range(0, self._messages.num_rows, PIECE_ROWS):
                     piece = self._messages.slice(first, PIECE_ROWS)
-                    producer.send_table(self._topic, piece, tags="tags", keys="keys", sharding_key="keys")
+                    producer.send_table(TOPIC, piece, tags="tags", keys="keys", sharding_key="keys")
                     self.acknowledged += piece.num_rows
                     self.seconds = time.perf_counter() - started
         except ClientError as error:
             self.error = error
+
+
+class Follower:
+    """One member of the consumer group. It records every delivery in `tally`, which all members share."""
+
+    def __init__(self, number: int, nameservers: Sequence[str], tally: Tally) -> None:
+        self.deliveries = 0
+        self._lock = threading.Lock()
+        self._tally = tally
+        config = PushConfig(
+            instance_name=f"demo-{number}",
+            consume_batch=256,
+            consume_threads=2,
+            max_cached_messages=20_000,
+            max_offset_span=20_000,
+            commit_interval_ms=1_000,
+        )
+        self._consumer = PushConsumer(list(nameservers), GROUP, self._note, config=config).start()
+        self._consumer.subscribe(TOPIC)
+
+    @property
+    def queues(self) -> int:
+        """Return the number of queues assigned to this member."""
+        return len(self._consumer.assignment())
+
+    def close(self) -> None:
+        """Commit the offsets and leave the group."""
+        self._consumer.close()
+
+    def _note(self, messages: list[MessageExt]) -> None:
+        for message in messages:
+            flight = orjson.loads(message.body)
+            self._tally.add(
+                Delivery(
+                    uniq_key=message.msg_id,
+                    row=flight["row"],
+                    aircraft=message.keys or "",
+                    carrier=message.tags or "",
+                    arr_delay=flight["arr_delay"],
+                    queue=(message.broker_name, message.queue_id),
+                    queue_offset=message.queue_offset,
+                )
+            )
+        with self._lock:
+            self.deliveries += len(messages)

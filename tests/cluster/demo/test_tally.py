@@ -14,9 +14,9 @@ def flight(
 
 def test_complete_ordered_flights_have_no_faults() -> None:
     tally = Tally()
-    assert all(
-        [tally.add(flight(0, 0)), tally.add(flight(1, 1, delay=None)), tally.add(flight(2, 2, delay=7.0))]
-    )
+    for each in (flight(0, 0), flight(1, 1, delay=None), flight(2, 2, delay=7.0)):
+        tally.add(each)
+    assert tally.distinct == 3
     verdict = tally.judge(3)
     assert (verdict.seen, verdict.duplicates, verdict.lost, verdict.disordered, verdict.scattered) == (
         3,
@@ -32,6 +32,17 @@ def test_missing_flight_is_lost() -> None:
     tally = Tally()
     tally.add(flight(0, 0))
     assert tally.judge(2).lost == 1
+
+
+def test_all_flights_are_lost_if_none_is_delivered() -> None:
+    verdict = Tally().judge(2)
+    assert (verdict.seen, verdict.lost, verdict.disordered, verdict.scattered, verdict.delays) == (
+        0,
+        2,
+        0,
+        0,
+        {},
+    )
 
 
 def test_flight_stored_or_delivered_twice_is_a_duplicate() -> None:
