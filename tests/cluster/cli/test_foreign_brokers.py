@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +12,15 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
+from actors.host import ray_port
 from actors.remoting.client import RemotingClient
 from actors.remoting.codes import RayMQRequestCode, RequestCode
 from actors.remoting.command import RemotingCommand
 from actors.remoting.remoting_errors import NotProven
 from actors.remoting.request import RequestContext
 from actors.remoting.signing import SIGNATURE, Credentials, Signer, write_credentials
+from cluster.autoscale.controller import BrokerUnavailable
+from cluster.autoscale.elastic_fleet import ElasticFleet
 from cluster.cli.main import build
 from cluster.client import (
     Admin,
@@ -33,6 +37,21 @@ from cluster.client import (
     PushConsumer,
     TransactionProducer,
 )
+from cluster.client.errors import BrokerUnreachable
+from cluster.driver import fleet
+from cluster.driver.driver import Driver
+from cluster.driver.health import probe
+from cluster.driver.kinds import BROKER, NAMESERVER
+from cluster.driver.launch_report import Report
+from cluster.driver.migration import migrate_broker
+from cluster.driver.plan import Running
+from cluster.driver.promotion import Promotion
+from cluster.driver.raft_groups import RaftGroups
+from cluster.driver.specs import ActorSpec, ProcessKind
+from cluster.topology.topology import Topology
+from cluster.topology.topology_file import Source
+from cluster.views.raft_migration import MemberSteps
+from cluster.waiting import Waiting
 from jobs.job_errors import FetchFailed
 from jobs.reading.connection import Connection
 from store.clock import SystemClock
@@ -42,6 +61,7 @@ from tests.actors.host.foreign_peers import Forger, listed_forger, success
 from tests.cluster.cli.test_help import pages
 from tests.cluster.client.conftest import Cluster
 from tests.eventually import eventually
+from tests.faults.scenarios import TickingClock
 
 INNER = Credentials("inner", "inner-secret", is_inner=True)
 CODES = [*RequestCode, *RayMQRequestCode]
@@ -221,3 +241,80 @@ def test_foreign_broker_gets_no_message_of_a_client_and_makes_it_use_none(
         assert not forger.learned, forger.learned
     with pytest.raises(FetchFailed, match="is not signed with the key of the request"):
         Connection(forger.address)
+
+
+def test_foreign_broker_gains_nothing_from_an_autoscaler(
+    protected: Cluster, forger: Forger, tmp_path: Path
+) -> None:
+    """Its figures are those of Ray's actors. It asks brokers for topics, to create and to export them."""
+    topology = Topology.model_validate(
+        {
+            "nameservers": [{"listen_port": port_of(protected.address)}],
+            "brokers": [{"pattern": "b{n}", "min": 1, "max": 1, "resource": "r"}],
+            "elastic_topics": "*",
+        }
+    )
+    brokers = ElasticFleet(topology, tmp_path, export_to=tmp_path)
+    for act in (brokers.equip, brokers.export):
+        with pytest.raises(BrokerUnavailable, match="is not signed with the key of the request"):
+            act("a")
+    assert not forger.learned
+    assert not list(tmp_path.iterdir())
+
+
+def port_of(address: str) -> int:
+    return int(address.rpartition(":")[2])
+
+
+class Replicas:
+    """The replicas of the broker `a`, as Ray's actors report them, and a driver without Ray."""
+
+    def __init__(
+        self, monkeypatch: pytest.MonkeyPatch, nameserver: str, broker: dict[str, Any], **settings: str
+    ) -> None:
+        topology = Topology.model_validate({"brokers": [{"name": "a", **broker}]})
+        self.done: list[str] = []
+        self.nameserver = self._spec(NAMESERVER, "nameserver-0", port_of(nameserver))
+        self.specs = [self._spec(BROKER, "a-0", 1, **settings), self._spec(BROKER, "a-1", 2, role="slave")]
+        details = {"raft_state": "leader", "written": 7}
+        running = [Running(topology.namespace, s.name, s, "serving", details=details) for s in self.specs]
+        monkeypatch.setattr(ray_port, "recalled_keys", lambda *_: [])
+        monkeypatch.setattr(fleet, "observe", lambda _: running)
+        monkeypatch.setattr(fleet, "stop", lambda _, name: self.done.append(name))
+        monkeypatch.setattr(Driver, "stop", lambda _, action, **__: self.done.append(action.name))
+        monkeypatch.setattr(Driver, "connected", lambda _: nullcontext())
+        monkeypatch.setattr(Driver, "plan", lambda *_: (None, [self.nameserver, *self.specs]))
+        self.driver = Driver(topology, Source("t.yaml", {}, {}), Report(), migrating="a", dry_run=False)
+        self.driver.raft = RaftGroups(self.driver.home, topology.namespace, lambda *_: None)
+
+    def _spec(self, kind: ProcessKind, name: str, port: int, **settings: str) -> ActorSpec:
+        address = ("127.0.0.1", port)
+        return ActorSpec(kind, name, "C", {"broker_name": "a", **settings}, address, address, "r", "/s")
+
+
+def test_foreign_broker_gains_nothing_from_a_migration(
+    protected: Cluster, forger: Forger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RAYMQ_HOME", str(tmp_path))
+    clock = TickingClock()
+    steps = MemberSteps(Admin, lambda line: None, Waiting(clock, lambda _: clock.leap(100_000)))
+    replicas = Replicas(monkeypatch, protected.address, {}, replication="raft")
+    with pytest.raises(BrokerUnreachable, match="is not signed with the key of the request"):
+        migrate_broker(replicas.driver, "a", steps)
+    with pytest.raises(BrokerUnreachable, match="is not signed with the key of the request"):
+        steps.add(protected.address, "a", [forger.address])
+    assert not forger.learned
+    assert not replicas.done
+
+
+def test_promotion_asks_no_address_of_the_routes(
+    protected: Cluster, forger: Forger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The ends of logs, and which replicas serve, are what Ray's actors report."""
+    monkeypatch.setenv("RAYMQ_HOME", str(tmp_path))
+    replicas = Replicas(monkeypatch, protected.address, {"replicas": 2, "replicas_on_one_node": True})
+    promotion = Promotion(replicas.driver.topology, tmp_path, "a-1")
+    assert [master.name for master in promotion.masters] == ["a-0"]
+    assert "a-1 has the log of a up to 7" in list(promotion.preview())
+    assert probe(replicas.nameserver, replicas.specs).startswith("has not registered a-0")
+    assert not forger.codes
