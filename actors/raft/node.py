@@ -124,8 +124,8 @@ class RaftNode:
             )
         self._state = state = ReplicaState(me, saved, log, timing, rng)
         self._leading = Leading(state)
-        self._following = following = Following(state)
-        self._election = Election(state, lambda: following.damage is not None, now)
+        self._following = Following(state)
+        self._election = Election(state, lambda: self.is_damaged, now)
         self._handlers: dict[type, Callable[[Any, int], None]] = {
             Tick: self._on_tick,
             Appended: lambda each, now: self._leading.on_appended(each.end, now),
@@ -200,7 +200,12 @@ class RaftNode:
     @property
     def is_electable(self) -> bool:
         """False while this replica lacks confirmed bytes that it once had."""
-        return self._state.is_electable and self._following.damage is None
+        return self._state.is_electable and not self.is_damaged
+
+    @property
+    def is_damaged(self) -> bool:
+        """True while a damaged range of the log is neither repaired nor deleted."""
+        return self._following.damage is not None
 
     @property
     def accepts_sends(self) -> bool:

@@ -206,6 +206,7 @@ class StoreLog:
         """Do what the owner of a store does in each turn of its loop, and let background work advance."""
         store = self.store
         store.advance()
+        self._tables.save()
         if self._rng.random() < 0.3:
             self._rng.choice(self._executors).step()
         if self._disk is not None and self._rng.random() < 0.02:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from actors.broker.replication.raft.group_tables import GroupTables
+from actors.broker.replication.raft.group_tables import GroupTables, save_tables
 from actors.broker.replication.raft.meta_log import MetaLog
 from actors.broker.replication.raft.table_kinds import TOPIC
 from store.message_store import MessageStore
@@ -56,7 +56,9 @@ class StoreTables:
     def __init__(self, store: MessageStore, confirmed: GroupTables, leads: Callable[[], bool]) -> None:
         self._store = store
         self._topics = SimTopics()
+        self._confirmed = confirmed
         self._meta = MetaLog(store, confirmed, {TOPIC: self._topics}, leads)
+        self._saved = confirmed.full_from
 
     def topic_for(self, value: int) -> str:
         """Return the topic of the leader's next message, after it was created, and another one deleted."""
@@ -91,6 +93,12 @@ class StoreTables:
     def keep(self) -> None:
         """Write all tables again if their records may be deleted soon, as a broker does each second."""
         self._meta._write_full_if_due()  # noqa: SLF001
+
+    def save(self) -> None:
+        """Save the confirmed entries when the log has another full set."""
+        if self._confirmed.full_from != self._saved:
+            self._saved = self._confirmed.full_from
+            save_tables(self._store.root, self._confirmed.content())
 
     def queue_ends(self) -> dict[Queue, int]:
         """Return the ends of the queues of clients, as far as they are dispatched."""

@@ -30,6 +30,11 @@ def test_many_schedules_on_stores_break_no_promise(stores: Level) -> None:
     print(run_seeds(range(10_000, 13_000), stores))  # noqa: T201 - a report
 
 
+def test_queue_of_a_damaged_topic_is_removed_if_its_record_is_deleted(stores: Level) -> None:
+    """A bit of the topic of the only record of a queue flips, and the leader deletes it before its repair."""
+    stores.run(stores.draw(12_003_055).only([2, 3, 4]), None)
+
+
 def test_schedule_on_stores_replays_exactly(stores: Level) -> None:
     traces: list[list[str]] = [[], []]
     for trace in traces:

@@ -242,8 +242,12 @@ class RaftDriver:
             self._run(lambda: self.node.on(Flushed(self._flushed), self._now()))
         self._open_if_flushed()
         if log.min > self._min and self._is_running:
-            self._min = log.min
+            self._min, was_damaged = log.min, self.node.is_damaged
             self._run(lambda: self.node.on(Trimmed(self._min), self._now()))
+            if was_damaged and not self.node.is_damaged:
+                self._restart_broker(
+                    "damaged records were deleted: the next start derives consume queues and index again"
+                )
         if self.is_leader and (refusal := self._store.write_refusal) is not None:
             self._run(lambda: self.node.resign(refusal, self._now()))
         self._arm()

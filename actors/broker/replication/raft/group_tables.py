@@ -200,6 +200,16 @@ def save_tables(root: Path, content: bytes) -> None:
     _file(root).save_text(content)
 
 
+def full_set_from(root: Path) -> int:
+    """Return the CommitLog offset of the last full set that the file of the store `root` has; 0: none.
+
+    Raises StoreError if the file and its backup are damaged.
+    """
+    tables = GroupTables()
+    _file(root).read(tables._restore)  # noqa: SLF001 - the reader of the file
+    return tables.full_from
+
+
 def _file(root: Path) -> JsonConfigFile:
     return JsonConfigFile(root / "config" / GROUP_TABLES_FILE)
 

@@ -21,7 +21,7 @@ from typing import Final
 
 from actors.broker.broker_settings import BrokerSettings, raft_member
 from actors.broker.replication.group_log import GroupConfirm, GroupLog
-from actors.broker.replication.raft.renewal import renew_store
+from actors.broker.replication.raft.renewal import renew_store, require_rebuild
 from actors.raft.bound_file import raise_bound
 from actors.raft.effects import SavedTerm
 from actors.raft.members import Member, Members
@@ -88,6 +88,8 @@ def open_replica(
         saved = with_group_id(saved, group)
         log = GroupLog(store, confirm, group, me)
         log.remove_unfinished_tail()
+        if log.damage is not None:
+            require_rebuild(root)  # recovery may have derived another topic, also if the record is deleted
         now = clock.monotonic_ns() // NS_PER_MS
         node = make_node(me, saved, log.state(bound), now=now, rng=rng)
     except BaseException:

@@ -4,7 +4,8 @@
                         byte left; it is removed, with all that is derived from it
     raymq.raft.rebuild  damaged records are being repaired: consume queues and index, which may have what the
                         damaged ones said, are removed, and derived from the log when the store is opened;
-                        queues of which the log has no record are kept: only their files have their ends
+                        queues of which the log has no record are kept if it has no full set of the tables,
+                        which has their ends, too
 
 Both can be interrupted at any step: the next start resumes. The first file of the log is removed last,
 because it shows that the log is the old one.
@@ -16,6 +17,7 @@ import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
+from actors.broker.replication.raft.group_tables import full_set_from
 from store.commitlog.log_paths import LogPaths
 from store.commitlog.mapped_file import file_name
 from store.consumequeue.removal import remove_derivable_queues
@@ -79,7 +81,10 @@ def remove_derived(root: Path) -> None:
     name = read_name(root)
     if name is not None:
         log_min = min(_log_files(root, name), default=0)
-        remove_derivable_queues(root / CONSUME_QUEUE, name.consume_queue_file_bytes, log_min)
+        has_all_ends = full_set_from(root) >= log_min
+        remove_derivable_queues(
+            root / CONSUME_QUEUE, name.consume_queue_file_bytes, 0 if has_all_ends else log_min
+        )
 
 
 def must_begin_again(root: Path, join_offset: int) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import shutil
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 
 from actors.broker.broker_settings import BrokerSettings
 from actors.broker.replication.raft import renewal
+from actors.broker.replication.raft.group_tables import save_tables
 from actors.broker.replication.raft.opening import RaftReplica, open_replica
 from actors.broker.replication.raft.renewal import REBUILD_FILE, require_rebuild
 from actors.raft.effects import Restart
@@ -124,6 +126,30 @@ def test_rebuild_derives_consume_queues_and_index_again(made: BrokerSettings) ->
     assert not (root / REBUILD_FILE).exists()
     replica.store.close()
     assert unit_file.read_bytes() == wrong
+
+
+@pytest.mark.parametrize("has_full_set", [False, True])
+def test_rebuild_keeps_ends_of_queues_unless_the_log_has_them(
+    made: BrokerSettings, has_full_set: bool
+) -> None:
+    root = made.store_root
+    replica = opened(made)
+    replica.store.append(RecordDraft("U", 0, BODY))  # its file stays
+    replica.store.flush_now()
+    replica.log.confirm(replica.log.end)
+    replica.store.advance()
+    replica.store.close()
+    for path in sorted((root / "commitlog").iterdir())[:-1]:
+        path.unlink()
+    log_min = int(next((root / "commitlog").iterdir()).name)
+    full_set_from = log_min if has_full_set else log_min - 1
+    save_tables(root, json.dumps({"entries": [], "nextOffset": 0, "fullSetFrom": full_set_from}).encode())
+    require_rebuild(root)
+    replica = opened(made)
+    replica.store.dispatch_now()
+    ends = (0 if has_full_set else 12, 1)
+    assert (replica.store.max_offset("T", 0), replica.store.max_offset("U", 0)) == ends
+    replica.store.close()
 
 
 def test_open_store_is_not_changed(made: BrokerSettings) -> None:
