@@ -7,7 +7,8 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from types import UnionType
+from typing import TYPE_CHECKING, Literal, get_args
 
 from actors.remoting.clients.proofs import RequestSigner, client_signer
 from actors.remoting.signing import Credentials, CredentialsInvalid, read_credentials
@@ -40,10 +41,13 @@ MAX_MS = 1 << 42  # longer durations would overflow timers; as a time, it is in 
 KIB = 1024
 MIB = 1024 * 1024
 
+# `require_types` knows these types by their names.
+Positive = int
+NotNegative = int
 Retry = Literal["in_place", "broker"]
-RETRIES: tuple[Retry, ...] = ("in_place", "broker")
 MessageModel = Literal["clustering", "broadcasting"]
-MESSAGE_MODELS: tuple[MessageModel, ...] = ("clustering", "broadcasting")
+AutoOffset = Literal["earliest", "latest", "timestamp"]
+PopFrom = Literal["earliest", "latest"]
 Compression = Literal["zlib", "lz4", "zstd"]
 MAX_RECONSUME_TIMES = 16  # RocketMQ's default, which it writes as -1
 COMPRESSION_LEVELS = {"zlib": range(10), "lz4": range(17), "zstd": range(1, 23)}
@@ -75,10 +79,10 @@ class ClientConfig:
 
     nameservers: Nameservers | None = None
     instance_name: str = ""
-    request_timeout_ms: int = 3_000
-    route_refresh_ms: int = 30_000
-    heartbeat_ms: int = 30_000
-    sticky_broker_ms: int = 120_000
+    request_timeout_ms: Positive = 3_000
+    route_refresh_ms: Positive = 30_000
+    heartbeat_ms: Positive = 30_000
+    sticky_broker_ms: NotNegative = 120_000
     call_hooks: Sequence[CallHook] = ()
     access_key: str = ""
     secret_key: str = field(default="", repr=False)
@@ -88,8 +92,6 @@ class ClientConfig:
     def __post_init__(self) -> None:
         """Validate the settings. Raises ConfigInvalid if one of them is invalid."""
         require_types(self)
-        require_positive(self, "request_timeout_ms", "route_refresh_ms", "heartbeat_ms")
-        require_at_least(0, self, "sticky_broker_ms")
         keys: tuple[object, object] = (self.access_key, self.secret_key)
         if not all(isinstance(key, str) for key in keys) or bool(keys[0]) != bool(keys[1]):
             raise ConfigInvalid("access_key and secret_key must both be strings: give both or neither")
@@ -169,18 +171,18 @@ class ProducerConfig(ClientConfig):
 
     group: str = "DEFAULT_PRODUCER"
     namespace: str = ""
-    send_timeout_ms: int = 3_000
-    delivery_timeout_ms: int = 60_000
-    retry_times_when_send_failed: int = 2
-    default_topic_queue_nums: int = 4
-    max_message_bytes: int = 4 * MIB
-    compress_over_bytes: int = 4 * KIB
+    send_timeout_ms: Positive = 3_000
+    delivery_timeout_ms: Positive = 60_000
+    retry_times_when_send_failed: NotNegative = 2
+    default_topic_queue_nums: NotNegative = 4
+    max_message_bytes: Positive = 4 * MIB
+    compress_over_bytes: Positive = 4 * KIB
     compression: Compression | None = "zlib"
     compression_level: int = 5
     sticky_key_groups: Sequence[str] = ()
     send_latency_fault_enable: bool = False
-    table_batch_bytes: int = 1 * MIB
-    table_buffer_bytes: int = 48 * MIB
+    table_batch_bytes: Positive = 1 * MIB
+    table_buffer_bytes: Positive = 48 * MIB
     send_hooks: Sequence[SendHook] = ()
     trace: bool = False
     trace_topic: str = TRACE_TOPIC
@@ -188,21 +190,7 @@ class ProducerConfig(ClientConfig):
     def __post_init__(self) -> None:
         """Validate the settings. Raises ConfigInvalid if one of them is invalid."""
         ClientConfig.__post_init__(self)
-        require_trace(self.trace, self.trace_topic)
-        require_at_least(0, self, "retry_times_when_send_failed", "default_topic_queue_nums")
-        require_positive(
-            self,
-            "send_timeout_ms",
-            "delivery_timeout_ms",
-            "max_message_bytes",
-            "compress_over_bytes",
-            "table_batch_bytes",
-            "table_buffer_bytes",
-        )
-        if isinstance(self.sticky_key_groups, str):
-            raise ConfigInvalid(
-                f"sticky_key_groups is {self.sticky_key_groups!r}: give a list of consumer groups"
-            )
+        _require_topic("trace_topic", self.trace_topic)
         self._check_compression()
 
     def _check_compression(self) -> None:
@@ -217,10 +205,6 @@ class ProducerConfig(ClientConfig):
                 f"compression_level is {self.compression_level}: "
                 f"{self.compression} accepts {levels[0]} to {levels[-1]}"
             )
-
-
-AutoOffset = Literal["earliest", "latest", "timestamp"]
-AUTO_OFFSETS: tuple[AutoOffset, ...] = ("earliest", "latest", "timestamp")
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,48 +247,30 @@ class ConsumerConfig(ClientConfig):
     consume_from: AutoOffset | None = None
     consume_timestamp_ms: int | None = None
     auto_commit: bool = True
-    commit_interval_ms: int = 5_000
-    commit_timeout_ms: int = 30_000
-    lease_ms: int = 15_000
-    sync_interval_ms: int = 4_000
+    commit_interval_ms: Positive = 5_000
+    commit_timeout_ms: NotNegative = 30_000
+    lease_ms: Positive = 15_000
+    sync_interval_ms: Positive = 4_000
     strategy: str | None = None
     allow_subscription_change: bool = False
-    self_assign_after_ms: int = 30_000
-    long_poll_ms: int = 15_000
-    fetch_bytes: int = 4 * MIB
-    prefetch_bytes: int = 32 * MIB
-    max_poll_interval_ms: int = 300_000
-    close_timeout_ms: int = 30_000
+    self_assign_after_ms: NotNegative = 30_000
+    long_poll_ms: NotNegative = 15_000
+    fetch_bytes: Positive = 4 * MIB
+    prefetch_bytes: Positive = 32 * MIB
+    max_poll_interval_ms: Positive = 300_000
+    close_timeout_ms: NotNegative = 30_000
 
     def __post_init__(self) -> None:
         """Validate the settings. Raises ConfigInvalid if one of them is invalid."""
         ClientConfig.__post_init__(self)
-        require_positive(
-            self,
-            "commit_interval_ms",
-            "lease_ms",
-            "sync_interval_ms",
-            "fetch_bytes",
-            "prefetch_bytes",
-            "max_poll_interval_ms",
-        )
-        require_at_least(
-            0, self, "self_assign_after_ms", "long_poll_ms", "close_timeout_ms", "commit_timeout_ms"
-        )
         if self.consume_timestamp_ms is not None:
             check_plausible("consume_timestamp_ms", self.consume_timestamp_ms, time.time_ns() // 1_000_000)
-        if self.consume_from is not None and self.consume_from not in AUTO_OFFSETS:
-            raise ConfigInvalid(
-                f"consume_from is {self.consume_from!r}: give 'earliest', 'latest' or 'timestamp'"
-            )
         if self.consume_timestamp_ms is not None and self.consume_from != "timestamp":
             raise ConfigInvalid(
                 "consume_timestamp_ms needs consume_from='timestamp', "
                 f"but consume_from is {self.consume_from!r}"
             )
         if self.strategy is not None:
-            if not isinstance(self.strategy, str):
-                raise ConfigInvalid(f"strategy is {self.strategy!r}: give the strategy's name as a string")
             try:
                 make_strategy(self.strategy)
             except ValueError as error:
@@ -367,18 +333,18 @@ class PushConfig(ConsumerConfig):
     message_model: MessageModel = "clustering"
     local_offset_dir: str = "~/.rocketmq_offsets"
     ordered: bool = False
-    consume_threads: int = 20
-    consume_batch: int = 1
-    max_cached_messages: int = 1_000
-    max_cached_bytes: int = 100 * MIB
-    max_cached_messages_for_topic: int | None = None
-    max_cached_bytes_for_topic: int | None = None
-    max_offset_span: int = 2_000
+    consume_threads: Positive = 20
+    consume_batch: Positive = 1
+    max_cached_messages: Positive = 1_000
+    max_cached_bytes: Positive = 100 * MIB
+    max_cached_messages_for_topic: Positive | None = None
+    max_cached_bytes_for_topic: Positive | None = None
+    max_offset_span: Positive = 2_000
     retry: Retry = "in_place"
     max_reconsume_times: int = MAX_RECONSUME_TIMES
     retry_backoff_ms: Sequence[int] = field(default=(100, 500, 1_000, 5_000, 10_000, 30_000))
-    consume_timeout_ms: int = 15 * 60_000
-    fetch_bytes: int = 1 * MIB
+    consume_timeout_ms: Positive = 15 * 60_000
+    fetch_bytes: Positive = 1 * MIB
     consume_hooks: Sequence[ConsumeHook] = ()
     trace: bool = False
     trace_topic: str = TRACE_TOPIC
@@ -386,39 +352,15 @@ class PushConfig(ConsumerConfig):
     def __post_init__(self) -> None:
         """Validate the settings. Raises ConfigInvalid if one of them is invalid."""
         ConsumerConfig.__post_init__(self)
-        require_trace(self.trace, self.trace_topic)
-        require_positive(
-            self,
-            "consume_threads",
-            "consume_batch",
-            "max_cached_messages",
-            "max_cached_bytes",
-            "max_offset_span",
-            "consume_timeout_ms",
-        )
-        if not isinstance(self.ordered, bool):
-            raise ConfigInvalid(f"ordered is {self.ordered!r}: give True or False")
-        for name in ("max_cached_messages_for_topic", "max_cached_bytes_for_topic"):
-            if getattr(self, name) is not None:
-                require_positive(self, name)
-        if self.message_model not in MESSAGE_MODELS:
-            raise ConfigInvalid(
-                f"message_model is {self.message_model!r}: give 'clustering' or 'broadcasting'"
-            )
-        if self.retry not in RETRIES:
-            raise ConfigInvalid(f"retry is {self.retry!r}: give 'in_place' or 'broker'")
+        _require_topic("trace_topic", self.trace_topic)
         if self.retry == "broker" and (self.ordered or self.is_broadcasting):
             setting = "ordered=True" if self.ordered else "message_model='broadcasting'"
             raise ConfigInvalid(f"retry='broker' cannot be used with {setting}: give retry='in_place'")
-        require_at_least(-1, self, "max_reconsume_times")
+        _require_integer("max_reconsume_times", self.max_reconsume_times, -1)
         if self.max_reconsume_times == -1:
             object.__setattr__(self, "max_reconsume_times", MAX_RECONSUME_TIMES)
-        delays_ms: object = self.retry_backoff_ms
-        if (
-            not isinstance(delays_ms, Sequence)
-            or not delays_ms
-            or not all(isinstance(each, int | float) and each >= 0 for each in delays_ms)
-        ):
+        delays_ms = self.retry_backoff_ms
+        if not delays_ms or not all(isinstance(each, int | float) and each >= 0 for each in delays_ms):
             raise ConfigInvalid(
                 f"retry_backoff_ms is {delays_ms!r}: give at least one delay, each 0 or more, in a list"
             )
@@ -434,50 +376,47 @@ class PushConfig(ConsumerConfig):
         return self.consume_from or ("latest" if self.is_broadcasting else "earliest")
 
 
-_KINDS: Mapping[str, tuple[tuple[type, ...], str]] = {
-    "str": ((str,), "it must be a string"),
-    "bool": ((bool,), "give True or False"),
-    "int": ((int,), "it must be an integer"),
-    "Sequence": ((list, tuple), "give a list"),
+_KINDS: Mapping[str, tuple[type | UnionType, str]] = {
+    "str": (str, "it must be a string"),
+    "bool": (bool, "give True or False"),
+    "Sequence": (list | tuple, "give a list"),
 }
+_LEAST = {"int": None, "Positive": 1, "NotNegative": 0}
+_CHOICES = {"Retry": Retry, "MessageModel": MessageModel, "AutoOffset": AutoOffset, "PopFrom": PopFrom}
 
 
 def require_types(config: ClientConfig) -> None:
-    """Raise ConfigInvalid if a setting is not a string, bool, integer or list although its type says so."""
+    """Raise ConfigInvalid if a setting has another type than its annotation, or is out of its range."""
     for each in fields(config):
         value = getattr(config, each.name)
-        kinds, remedy = _KINDS.get(str(each.type).partition("[")[0], ((object,), ""))
-        is_number = kinds == (int,) and isinstance(value, bool)
-        if (not isinstance(value, kinds) or is_number) and each.name not in ("access_key", "secret_key"):
-            raise ConfigInvalid(f"{each.name} is {value!r}: {remedy}")
+        kind, _, optional = str(each.type).partition("[")[0].partition(" | ")
+        if (value is None and optional) or each.name in ("access_key", "secret_key"):
+            continue
+        if kind in _LEAST:
+            _require_integer(each.name, value, _LEAST[kind])
+        elif kind in _CHOICES:
+            *others, last = map(repr, get_args(_CHOICES[kind]))
+            if value not in get_args(_CHOICES[kind]):
+                raise ConfigInvalid(f"{each.name} is {value!r}: give {', '.join(others)} or {last}")
+        elif kind in _KINDS and not isinstance(value, _KINDS[kind][0]):
+            raise ConfigInvalid(f"{each.name} is {value!r}: {_KINDS[kind][1]}")
 
 
-def require_positive(config: object, *names: str) -> None:
-    """Raise ConfigInvalid if an attribute of `config` listed in `names` is not an integer greater than 0."""
-    require_at_least(1, config, *names)
+def _require_integer(name: str, value: object, least: int | None) -> None:
+    if type(value) is not int:
+        raise ConfigInvalid(f"{name} is {value!r}: it must be an integer")
+    if least is not None and value < least:
+        bound = "greater than 0" if least == 1 else f"{least} or more"
+        raise ConfigInvalid(f"{name} is {value}: it must be {bound}")
+    if least is not None and name.endswith("_ms") and value > MAX_MS:
+        raise ConfigInvalid(f"{name} is {value}: it must be at most {MAX_MS:,}")
 
 
-def require_at_least(least: int, config: object, *names: str) -> None:
-    """Raise ConfigInvalid if an attribute of `config` listed in `names` is not an integer ≥ `least`."""
-    for name in names:
-        value = getattr(config, name)
-        if type(value) is not int:
-            raise ConfigInvalid(f"{name} is {value!r}: it must be an integer")
-        if value < least:
-            bound = "greater than 0" if least == 1 else f"{least} or more"
-            raise ConfigInvalid(f"{name} is {value}: it must be {bound}")
-        if name.endswith("_ms") and value > MAX_MS:
-            raise ConfigInvalid(f"{name} is {value}: it must be at most {MAX_MS:,}")
-
-
-def require_trace(trace: object, trace_topic: str) -> None:
-    """Raise ConfigInvalid unless `trace` is True or False and `trace_topic` is a valid topic name."""
-    if not isinstance(trace, bool):
-        raise ConfigInvalid(f"trace is {trace!r}: give True or False; trace_topic is the name of the topic")
+def _require_topic(name: str, topic: str) -> None:
     try:
-        check_topic(trace_topic)
+        check_topic(topic)
     except MessageInvalid as error:
-        raise ConfigInvalid(f"trace_topic: {error}") from error
+        raise ConfigInvalid(f"{name}: {error}") from error
 
 
 def parse_addresses(given: str | Sequence[str]) -> list[str]:

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
-from cluster.client.config import ClientConfig, require_positive
-from cluster.client.errors import ConfigInvalid
+from cluster.client.config import ClientConfig, PopFrom, Positive
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,12 +21,5 @@ class PopConfig(ClientConfig):
 
     group: str = "DEFAULT_CONSUMER"
     namespace: str = ""
-    invisible_ms: int = 60_000
-    consume_from: Literal["earliest", "latest"] = "earliest"
-
-    def __post_init__(self) -> None:
-        """Validate the settings. Raises ConfigInvalid if one of them is invalid."""
-        ClientConfig.__post_init__(self)
-        require_positive(self, "invisible_ms")
-        if self.consume_from not in ("earliest", "latest"):
-            raise ConfigInvalid(f"consume_from is {self.consume_from!r}: give 'earliest' or 'latest'")
+    invisible_ms: Positive = 60_000
+    consume_from: PopFrom = "earliest"

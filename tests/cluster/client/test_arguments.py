@@ -68,6 +68,8 @@ ALLOWED: dict[str, Callable[[Any], bool]] = {
     "str": lambda value: isinstance(value, str),
     "bool": lambda value: isinstance(value, bool),
     "int": lambda value: type(value) is int,
+    "Positive": lambda value: type(value) is int and value > 0,
+    "NotNegative": lambda value: type(value) is int and value >= 0,
     "Sequence": lambda value: isinstance(value, list),
 }
 
