@@ -12,16 +12,16 @@ import typer
 
 from actors.remoting.codes import RayMQRequestCode, RequestCode
 from cluster.cli.main import build
-from cluster.settings_doc import page, sections
 from store.live_settings import live_names
 from tests import protocol_page
+from tests.settings_page import page, sections
 
 DOCS = Path(__file__).parent.parent / "docs"
 
 
 def test_settings_page_is_current() -> None:
     assert (DOCS / "settings.md").read_text() == page(), (
-        "run `uv run python -m cluster.settings_doc > docs/settings.md`"
+        "run `uv run python -m tests.settings_page > docs/settings.md`"
     )
 
 

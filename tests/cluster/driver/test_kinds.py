@@ -10,7 +10,6 @@ import pytest
 from pydantic import Field
 
 from actors.host.ray_port import Node
-from cluster import settings_doc
 from cluster.driver.exposure import exposed
 from cluster.driver.health import accepts_connections, probe
 from cluster.driver.kinds import KINDS, is_live_setting, make_specs
@@ -22,6 +21,7 @@ from cluster.topology.topology import Listener, Topology
 from cluster.topology.topology_file import Source, TopologyError
 from store.live_settings import LIVE
 from store.settings_model import SettingsModel
+from tests import settings_page
 
 HEAD = Node("127.0.0.1", {"node:127.0.0.1": 1}, is_head=True)
 SOURCE = Source("t.yaml", {}, {})
@@ -113,8 +113,8 @@ def test_new_kind_is_probed_at_its_socket(tmp_path: Path) -> None:
 
 
 def test_settings_page_has_a_section_for_a_new_kind() -> None:
-    assert "## Gateway\n" in settings_doc.page()
-    assert "| `max_streams` |  | 100 | live | Largest number of streams. |" in settings_doc.page()
+    assert "## Gateway\n" in settings_page.page()
+    assert "| `max_streams` |  | 100 | live | Largest number of streams. |" in settings_page.page()
 
 
 def test_process_with_an_advertised_address_knows_it_as_a_receiver(tmp_path: Path) -> None:

@@ -1,6 +1,6 @@
 """The page `docs/settings.md`, made from the settings models, so that it cannot be outdated.
 
-uv run python -m cluster.settings_doc > docs/settings.md
+uv run python -m tests.settings_page > docs/settings.md
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from store.store_settings import StoreSettings
 HEAD = """\
 # Settings
 
-Generated from the settings models: `uv run python -m cluster.settings_doc > docs/settings.md`. A test
+Generated from the settings models: `uv run python -m tests.settings_page > docs/settings.md`. A test
 compares both.
 
 A topology sets broker settings under `broker_settings` (all brokers) or `brokers[].settings` (one broker);
