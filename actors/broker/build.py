@@ -57,6 +57,7 @@ from actors.broker.reading.queue_reader import QueueReader
 from actors.broker.reading.queues import QueueQueries
 from actors.broker.reading.replica_choice import ReplicaChoice
 from actors.broker.registration import Registration
+from actors.broker.replication.table_specs import versions_of
 from actors.broker.role import BrokerRole, Role, RoleService
 from actors.broker.sending.bulk_send import BulkSender
 from actors.broker.sending.outstanding_requests import OtherBrokers, OutstandingRequests
@@ -406,7 +407,6 @@ def _admin_rows(parts: BrokerParts, capabilities: Sequence[Capability]) -> Itera
     clock, identity, loop, tables = parts.clock, parts.identity, parts.loop, parts.tables
     store, reads, stats, clients = loop.store, loop.reads, loop.stats, parts.groups.clients
     wake, may_read, permits = loop.end_of_turn.wake, parts.access.may_read, parts.access.permits
-    control = parts.access.control
     forget = next((each.forget_topic for each in capabilities if each.forget_topic), store.forget_topic)
     removal = QueueRemoval(store, reads, tables.topics, loop.server.request_tick, forget)
     return (
@@ -423,9 +423,7 @@ def _admin_rows(parts: BrokerParts, capabilities: Sequence[Capability]) -> Itera
         *OffsetAdmin(identity.name, store, reads, tables, clients, wake, may_read).rows(),
         *ProgressRequests(identity, loop, tables, parts.groups, clock, permits).rows(),
         *ClientAdmin(identity.name, clients, store, reads, clock, may_read, permits).rows(),
-        *ReplicaRequests(
-            parts.loop.store, tables, parts.groups.locks, None if control is None else control.file
-        ).rows(),
+        *ReplicaRequests(store, tables, partial(versions_of, parts)).rows(),
         *QueueFileRequests(store).rows(),
     )
 

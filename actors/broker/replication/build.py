@@ -9,7 +9,6 @@ from typing import Any
 
 from actors.broker.broker_settings import SLAVE
 from actors.broker.capability import Capability
-from actors.broker.loop.queue_removal import QueueRemoval
 from actors.broker.parts import BrokerParts
 from actors.broker.registration import Registration
 from actors.broker.replication.group_epochs import EpochRequests, GroupEpochs
@@ -20,6 +19,7 @@ from actors.broker.replication.raft.member_requests import MemberRequests
 from actors.broker.replication.raft.raft_requests import RaftRequests
 from actors.broker.replication.raft.transfers import refuse_transfer, transfer_row
 from actors.broker.replication.slave_requests import SlaveRequests
+from actors.broker.replication.table_specs import copies_of
 from actors.broker.role import Role, RoleService
 from actors.host.cluster_tls import check_peer_ca
 from actors.host.figures import Figure, Kind
@@ -108,16 +108,9 @@ def _fence_file(registration: Registration, epochs: GroupEpochs) -> RoleService:
 
 def build_slave(parts: BrokerParts, epochs: GroupEpochs) -> tuple[Sequence[RoleService], Sequence[Figure]]:
     """Build what a broker does while it is a slave."""
-    registration, loop, tables = parts.registration, parts.loop, parts.tables
-    removal = QueueRemoval(
-        loop.store, loop.reads, tables.topics, loop.server.request_tick, loop.store.forget_topic
-    )
+    registration, loop = parts.registration, parts.loop
     client, clock = parts.remoting_client, parts.clock
-    control = parts.access.control
-    sync = MetadataSync(
-        client, clock, loop.store, tables, None if control is None else control.file,
-        parts.groups.locks, removal.remove, loop.end_of_turn.wake, lambda: ha_client.joined,
-    )  # fmt: skip
+    sync = MetadataSync(client, clock, loop.store, copies_of(parts), lambda: ha_client.joined)
 
     def find_master() -> RegisterBrokerResponse:
         registration.changed()  # the response names the master that is registered now
