@@ -76,12 +76,11 @@ def build_replication(parts: BrokerParts) -> Capability:
         step(context)
         return context.row.handler(context)
 
-    control = parts.access.control
     forwarder = Forwarder(
         parts.remoting_client,
         lambda: role.role is not Role.SLAVE or not registration.master.master_addr,
         lambda: registration.master.master_addr or "",
-        lambda user: control is not None and control.users.is_inner(user),
+        parts.access.sender_of,
         parts.clock,
         serves_reads=lambda: settings.slave_read_enable,
         handle=handle,

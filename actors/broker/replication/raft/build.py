@@ -204,11 +204,10 @@ def _build(
     def other_leader() -> str:
         return "" if driver.is_leader else leader_address()
 
-    control = parts.access.control
     confirmed = ConfirmedRequests(meta, acks)
     forwarder = Forwarder(
         parts.remoting_client, lambda: driver.accepts_sends, other_leader,
-        lambda user: control is not None and control.users.is_inner(user), parts.clock,
+        parts.access.sender_of, parts.clock,
         serves_reads=lambda: settings.slave_read_enable, handle=confirmed.handle,
     )  # fmt: skip
     transfers = Transfers(
