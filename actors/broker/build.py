@@ -242,8 +242,8 @@ def _metrics(
     """Return the endpoint that serves the figures, and the bounds of what peers can fill."""
     server, groups = parts.loop.server, parts.groups
     own: tuple[Keeper, ...] = (
-        server, server.hub.account, parts.loop.held, parts.tables, groups.clients, groups.locks,
-        groups.requests, parts.popping, *keepers,
+        server, server.hub.account, parts.loop.held, parts.loop.stats, parts.tables, groups.clients,
+        groups.locks, groups.requests, parts.popping, *keepers,
     )  # fmt: skip
     all_keepers = (*own, *chain.from_iterable(each.keepers for each in capabilities))
     return MetricsEndpoint(parts.settings, figures, parts.identity.labels, server.ports, all_keepers)

@@ -19,11 +19,15 @@ from bisect import bisect_left
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
+from actors.bounds import AtLimit, Bound, Use
 from actors.broker.put_times import PutTimes
 from store.clock import NS_PER_MS, Clock
 
+COUNTERS: Final = Bound(
+    "group_counters", 100_000, AtLimit.EVICT, "Counters of the messages that groups got, by topic and group."
+)
 MINUTE, HOUR, DAY = range(3)
 _WINDOWS = ((10_000, 7), (600_000, 7), (3_600_000, 25))  # milliseconds between samples, samples kept
 
@@ -181,6 +185,10 @@ class BrokerStats:
         self.put_days = DayTotals(now_ms)
         self.got_days = DayTotals(now_ms)
 
+    def bounds(self) -> Sequence[Use]:
+        """Return the uses of bounds."""
+        return (COUNTERS.use(lambda: max(len(self.gets), len(self.send_backs), len(self.dead_letters))),)
+
     # ---- counting, in every request ------------------------------------------------------------------------
 
     @property
@@ -232,11 +240,36 @@ class BrokerStats:
         if not messages:
             self.gets_missed += 1
             return
-        _add(self.gets, (topic, group), self._clock, messages, size_bytes)
+        self._add(self.gets, (topic, group), messages, size_bytes)
 
     def sent_back(self, group: str, topic: str, size_bytes: int) -> None:
         """Count a message that a consumer sent back (CONSUMER_SEND_MSG_BACK)."""
-        _add(self.send_backs, (topic, group), self._clock, 1, size_bytes)
+        self._add(self.send_backs, (topic, group), 1, size_bytes)
+
+    def dead_letter(self, group: str, topic: str) -> None:
+        """Count a message that is moved to the dead-letter topic."""
+        key = (topic, group)
+        if key not in self.dead_letters:
+            self._make_room(self.dead_letters)
+        self.dead_letters[key] += 1
+
+    def _add(
+        self, table: dict[tuple[str, str], Tally], key: tuple[str, str], messages: int, size_bytes: int
+    ) -> None:
+        tally = table.get(key)
+        if tally is None:
+            self._make_room(table)
+            tally = table[key] = Tally(self._clock.wall_ms())
+        tally.messages += messages
+        tally.size_bytes += size_bytes
+        tally.calls += 1
+
+    def _make_room(self, table: dict[tuple[str, str], Any]) -> None:
+        """Drop the oldest counter of a full table; the totals keep its messages."""
+        if len(table) >= COUNTERS.limit:
+            dropped = table.pop(next(iter(table)))
+            if table is self.gets:
+                self._got.removed.add(dropped.count)
 
     def forget_topic(self, topic: str) -> None:
         """Remove the counters of a deleted topic; the totals keep its messages."""
@@ -351,14 +384,3 @@ class DayTotals:
 def _day_of(now_ms: int) -> tuple[int, int]:
     local = time.localtime(now_ms / 1000)
     return local.tm_year, local.tm_yday
-
-
-def _add(
-    table: dict[tuple[str, str], Tally], key: tuple[str, str], clock: Clock, messages: int, size_bytes: int
-) -> None:
-    tally = table.get(key)
-    if tally is None:
-        tally = table[key] = Tally(clock.wall_ms())
-    tally.messages += messages
-    tally.size_bytes += size_bytes
-    tally.calls += 1

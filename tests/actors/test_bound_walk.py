@@ -53,6 +53,8 @@ CONSOLE = "tests/cluster/console/test_service.py"
 CONSOLE_HTTP = "tests/cluster/console/test_http.py"
 CONSOLE_ACCESS = "tests/cluster/console/test_access.py"
 CONSOLE_API = "tests/cluster/console/test_api.py"
+STATS = "tests/actors/broker/test_stats.py"
+OFFSETS = "tests/actors/broker/metadata/test_consumer_offsets.py"
 TABLES = "tests/actors/broker/test_table_limits.py"
 SIGNATURES = "tests/actors/broker/auth/test_signatures.py"
 REPLIES = "tests/actors/broker/auth/test_replies.py"
@@ -67,6 +69,7 @@ FORWARDING = "tests/actors/broker/replication/raft/test_forwarding.py"
 TESTS = {
     "connections": (PORTS, "test_new_peer_is_refused_while_all_others_are_served_or_have_just_asked"),
     "connections_per_address": (TABLES, "test_connections_of_one_address_are_bounded"),
+    "consumed_topics": (TABLES, "test_topics_that_all_groups_consume_are_bounded"),
     "console_connections": (CONSOLE, "test_connections_without_a_request_give_their_place_to_others"),
     "console_cursors": (CONSOLE_API, "test_oldest_search_cannot_be_continued_over_the_limit"),
     "console_curves": (SAMPLER, "test_number_of_histories_is_bounded"),
@@ -87,6 +90,7 @@ TESTS = {
     "gateway_settings_bytes": (GATEWAY_CLIENTS, "test_settings_that_need_too_much_memory_are_refused"),
     "gateway_signatures": (GATEWAY, "test_signature_checked_first_is_forgotten_over_the_limit"),
     "gateway_streams": (GRPC, "test_calls_over_the_limit_of_a_connection_wait_for_others"),
+    "group_counters": (STATS, "test_oldest_counter_is_dropped_over_the_limit"),
     "groups": (TABLES, "test_topics_and_groups_above_the_limits_are_refused"),
     "ha_connections": (HA, "test_slaves_over_the_limit_are_refused"),
     "ha_reports_ahead": (SLAVES, "test_flood_of_reports_is_refused"),
@@ -104,6 +108,7 @@ TESTS = {
     "plain_send_topics": (PLAIN, "test_compiled_path_forgets_all_topics_over_its_limits"),
     "popped_messages": (POPS, "test_pops_wait_while_too_many_messages_are_in_flight"),
     "popping_groups": (POPPING_GROUPS, "test_oldest_popping_group_is_forgotten_over_the_limit"),
+    "pulled_queues": (OFFSETS, "test_queue_pulled_first_is_forgotten_over_the_limit"),
     "queue_end_responses": (ENDS, "test_response_made_first_is_dropped_over_the_limit"),
     "queue_locks": (TABLES, "test_claims_commits_and_further_locks_need_existing_queues"),
     "refused_subscriptions": (LATE, "test_oldest_refused_subscription_is_forgotten_over_the_limit"),

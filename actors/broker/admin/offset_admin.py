@@ -88,6 +88,13 @@ class OffsetAdmin:
             )
         await self._reads.caught_up()
         chosen = range(queues) if header.queue_id < 0 else [header.queue_id]
+        self._offsets.check_room(header.group, header.topic)
+        if header.queue_id >= queues and not self._store.max_offset(header.topic, header.queue_id):
+            raise Refused(
+                ResponseCode.INVALID_PARAMETER,
+                f"queue {header.queue_id} of topic {header.topic!r} does not exist: its read queues are 0 to "
+                f"{queues - 1}",
+            )
         if not chosen:
             raise Refused(
                 ResponseCode.SYSTEM_ERROR,
@@ -129,6 +136,7 @@ class OffsetAdmin:
             if not header.offline and not self._clients.may_consume(header.src_group, topic):
                 continue
             offsets = self._offsets.of_group(header.src_group, topic)
+            self._offsets.check_room(header.dest_group, topic)
             for number, (queue_id, offset) in enumerate(list(offsets.items()), 1):
                 if number % QUEUES_PER_STEP == 0:
                     yield

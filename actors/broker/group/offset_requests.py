@@ -83,6 +83,7 @@ class OffsetRequests:
         """Fence the former owner of a queue. Does nothing for a queue that does not exist."""
         if self._has_queue(header.topic, header.queue_id):
             self._groups.get(header.consumer_group)
+            self._offsets.check_room(header.consumer_group, header.topic)
             self._offsets.claim(header.consumer_group, header.topic, header.queue_id, generation)
 
     def _has_queue(self, topic: str, queue_id: int) -> bool:
@@ -92,8 +93,9 @@ class OffsetRequests:
         count = max(found.read_queue_nums, found.write_queue_nums)
         return 0 <= queue_id < count or self._store.max_offset(topic, queue_id) > 0
 
-    def _check(self, topic: str, queue_id: int, offset: int) -> None:
+    def _check(self, group: str, topic: str, queue_id: int, offset: int) -> None:
         """Raise Refused unless `offset` may be committed: each queue that does not exist would be kept."""
+        self._offsets.check_room(group, topic)
         if offset < 0:
             raise Refused(
                 ResponseCode.INVALID_PARAMETER,
@@ -110,7 +112,7 @@ class OffsetRequests:
         group, topic, queue_id = header.consumer_group, header.topic, header.queue_id
         offset = self._offsets.query(group, topic, queue_id)
         if offset is None and group in self._groups.table.groups and self._has_queue(topic, queue_id):
-            self._offsets.starting.add((topic, group, queue_id))
+            self._offsets.starting[topic, group, queue_id] = None
         if (
             offset is None
             and header.set_zero_if_not_found is not False
@@ -138,7 +140,7 @@ class OffsetRequests:
             )
         if self._topics.find(header.topic) is None:
             raise Refused(ResponseCode.TOPIC_NOT_EXIST, f"Topic {header.topic} not exist!")
-        self._check(header.topic, header.queue_id, header.commit_offset)
+        self._check(header.consumer_group, header.topic, header.queue_id, header.commit_offset)
         if (header.topic, header.consumer_group, header.queue_id) in self._offsets.resets:
             return RemotingCommand.response(remark="Offset has been previously reset")
         self._offsets.commit(header.consumer_group, header.topic, header.queue_id, header.commit_offset)
@@ -165,7 +167,7 @@ class OffsetRequests:
                 yield
             try:
                 self._topics.get(commit.topic)
-                self._check(commit.topic, commit.queue_id, commit.offset)
+                self._check(body.group, commit.topic, commit.queue_id, commit.offset)
                 if commit.history and self._past.must_check(commit.history):
                     commit.offset = self._past.valid(
                         commit.topic, commit.queue_id, commit.offset, commit.history, body.group

@@ -12,8 +12,10 @@ because their senders do not know of the reset (RocketMQ `useServerSideResetOffs
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Final
 
+from actors.bounds import AtLimit, Bound, Newest, Use
 from actors.broker.metadata.acked_offsets import AckedOffsets
 from actors.remoting.codes import ResponseCode
 from actors.remoting.header import I32_MAX, I64_MAX
@@ -21,6 +23,12 @@ from actors.remoting.raymq_requests import OffsetCommit, RefusedCommit
 from actors.remoting.remoting_errors import Refused
 from store.metadata import ConsumerOffsetTable
 
+CONSUMED: Final = Bound(
+    "consumed_topics", 500_000, AtLimit.REFUSE, "Topics with committed offsets of a group, of all groups."
+)
+PULLED: Final = Bound(
+    "pulled_queues", 500_000, AtLimit.EVICT, "Queues from which a group has pulled lately, of all groups."
+)
 NO_OFFSET = -1
 
 
@@ -50,13 +58,37 @@ class ConsumerOffsets:
         """The offset of the group's next pull, by topic, group and queue id."""
         self.claimed: Counter[tuple[str, str, int]] = Counter()
         """Claimed messages (POP) before the committed offset, by topic, group and queue id."""
-        self.starting: set[tuple[str, str, int]] = set()
+        self.starting = Newest[tuple[str, str, int], None](PULLED)
         """The queues without a committed offset whose next pull shows where the group starts."""
-        self._started: dict[tuple[str, str, int], int] = {}
+        self._started = Newest[tuple[str, str, int], int](PULLED)
         self.resets: dict[tuple[str, str, int], int] = {}
         """The offset of a pending reset, by topic, group and queue id."""
         self.acked = AckedOffsets(is_replicated=is_replicated)
         """Popped messages after the committed offsets that are not popped again."""
+
+    def bounds(self) -> Sequence[Use]:
+        """Return the uses of bounds."""
+        return (
+            CONSUMED.use(lambda: max(len(self.table.offsets), len(self.generations))),
+            PULLED.use(lambda: max(len(self.pulled), len(self.starting), len(self._started))),
+        )
+
+    def check_room(self, group: str, topic: str) -> None:
+        """Raise Refused if the group has no offsets of the topic yet, and there are too many others."""
+        for table in (self.table.offsets, self.generations):
+            if len(table) >= CONSUMED.limit and _key(topic, group) not in table:
+                raise Refused(
+                    ResponseCode.SYSTEM_ERROR,
+                    f"group {group!r} cannot consume topic {topic!r}: all groups together consume "
+                    f"{len(table):,} topics, and the limit is {CONSUMED.limit:,}: delete groups or topics",
+                )
+
+    def note_pull(self, group: str, topic: str, queue_id: int, offset: int) -> None:
+        """Note the offset of the group's next pull of a queue."""
+        key, pulled = (topic, group, queue_id), self.pulled
+        if key not in pulled and len(pulled) >= PULLED.limit:
+            del pulled[next(iter(pulled))]
+        pulled[key] = offset
 
     def note_change(self) -> None:
         """Note that a table was changed in place: it is to be saved."""
@@ -73,7 +105,7 @@ class ConsumerOffsets:
         """Note a pull at `offset`: of a queue in `starting`, the group starts there."""
         key = (topic, group, queue_id)
         if key in self.starting:
-            self.starting.remove(key)
+            del self.starting[key]
             self._started[key] = offset
 
     def started(self, group: str, topic: str, queue_id: int) -> int | None:
@@ -209,10 +241,9 @@ class ConsumerOffsets:
         self._forget(lambda key: key[1] == group)
 
     def _forget(self, is_selected: Callable[[tuple[str, str, int]], bool]) -> None:
-        for table in (self.pulled, self.resets, self._started):
+        for table in (self.pulled, self.resets, self._started, self.starting):
             for key in [key for key in table if is_selected(key)]:
                 del table[key]
-        self.starting = {key for key in self.starting if not is_selected(key)}
         self.acked.forget(is_selected)
 
     def _remove(self, is_selected: Callable[[str], bool]) -> None:

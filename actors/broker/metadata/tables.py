@@ -133,6 +133,7 @@ class BrokerTables:
         return (
             MAX_TOPICS.use(lambda: len(self.topics.table.topics), lambda: settings.max_topics),
             MAX_GROUPS.use(lambda: len(self.groups.table.groups), lambda: settings.max_groups),
+            *self.offsets.bounds(),
         )
 
     def subscribe(self, on_change: Callable[[str], None], on_group_change: Callable[[str], None]) -> None:

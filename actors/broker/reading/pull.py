@@ -303,7 +303,7 @@ class Puller:
         group = request.consumer.group
         if group:
             topic, queue_id = request.key
-            self._offsets.pulled[topic, group, queue_id] = request.offset
+            self._offsets.note_pull(group, topic, queue_id, request.offset)
         if request.wait_ms > 0:
             self._hold(request)
         else:

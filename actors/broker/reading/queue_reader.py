@@ -65,6 +65,7 @@ class QueueReader:
     def check_group(self, name: str, topic: str) -> None:
         """Raise Refused if the group may not consume the topic."""
         config = self._groups.for_consuming(name, topic)
+        self._offsets.check_room(name, topic)
         if config.consume_broadcast_enable:
             return
         group = self._clients.group(name)
@@ -142,7 +143,7 @@ class QueueReader:
         topic, queue_id = queue
         self._stats.got(group, topic, found.message_count, found.size_bytes)
         if group:
-            self._offsets.pulled[topic, group, queue_id] = found.next_begin_offset
+            self._offsets.note_pull(group, topic, queue_id, found.next_begin_offset)
 
     def empty_result(self, queue: Queue, status: GetMessageStatus, offset: int) -> GetMessageResult:
         """Return a result without messages whose next offset is `offset`."""

@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from actors.broker.group.queue_locks import QueueLocks
 from actors.broker.metadata.tables import BrokerTables
+from actors.broker.metadata.topics import Topics
 from actors.broker.sending.interceptors import SendDraft
 from actors.broker.sending.stored_properties import dead_letter_properties
 from actors.broker.stats import BrokerStats
 from store.message.properties import MessageConst, decode_properties
 from store.message.validate import DLQ_TOPIC_PREFIX, RETRY_TOPIC_PREFIX
+
+
+def origin_topic(topics: Topics, properties: Mapping[str, str], topic: str) -> str:
+    """Return the topic to which a retried message was sent first, as far as it exists, else `topic`.
+
+    Counters are kept by it, and clients may name any.
+    """
+    origin = properties.get(MessageConst.RETRY_TOPIC, topic)
+    return topic if topics.find(origin) is None else origin
 
 
 class DeadLetters:
@@ -38,8 +50,8 @@ class DeadLetters:
         if header.reconsume_times <= limit and not self._locks.is_orderly(group.group_name):
             return
         properties = decode_properties(draft.properties.encode("utf-8", "replace"))
-        origin = properties.get(MessageConst.RETRY_TOPIC, draft.record.topic)
-        self._stats.dead_letters[origin, group.group_name] += 1
+        origin = origin_topic(self._topics, properties, draft.record.topic)
+        self._stats.dead_letter(group.group_name, origin)
         draft.record.topic = self._topics.ensure(f"{DLQ_TOPIC_PREFIX}{group.group_name}", 1).topic_name
         draft.record.queue_id = 0
         draft.properties = dead_letter_properties(draft.properties)

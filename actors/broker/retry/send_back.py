@@ -11,6 +11,7 @@ from collections.abc import Iterable
 
 from actors.broker.loop.reads import Reads, stored_record
 from actors.broker.metadata.tables import BrokerTables
+from actors.broker.retry.dead_letters import origin_topic
 from actors.broker.sending.acks import Acks
 from actors.broker.sending.delay_draft import delay_draft
 from actors.broker.sending.moved import moved
@@ -94,10 +95,10 @@ class SendBack:
             result = self._store.append(record)
         except StoreError as error:
             raise Refused(ResponseCode.SERVICE_NOT_AVAILABLE, str(error)) from error
-        origin = message.properties.get(MessageConst.RETRY_TOPIC, message.topic)
+        origin = origin_topic(self._topics, message.properties, message.topic)
         self._stats.sent_back(group.group_name, origin, result.size_bytes)
         if is_dead:
-            self._stats.dead_letters[origin, group.group_name] += 1
+            self._stats.dead_letter(group.group_name, origin)
         self._acks.when_confirmed(result.physical_offset + result.size_bytes, SendAck(context, {}))
         return None
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
+from actors.broker import stats as stats_module
 from actors.broker.stats import DAY, HOUR, MINUTE, BrokerStats, Count
 from tests.conftest import ClockAtRest
 
@@ -97,3 +99,18 @@ def test_deleted_topic_keeps_its_messages_in_the_totals(clock: ClockAtRest) -> N
     assert not stats.gets
     assert not stats.send_backs
     assert stats.put_total.count == Count(1, 10, 1)
+
+
+def test_oldest_counter_is_dropped_over_the_limit(
+    clock: ClockAtRest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stats_module, "COUNTERS", replace(stats_module.COUNTERS, limit=2))
+    stats = BrokerStats(clock)
+    for group in ("A", "B", "A", "C"):
+        stats.got(group, "T", 1, 10)
+        stats.sent_back(group, "T", 10)
+        stats.dead_letter(group, "T")
+    assert [use.read() for use in stats.bounds()] == [2]
+    for table in (stats.gets, stats.send_backs, stats.dead_letters):
+        assert list(table) == [("T", "B"), ("T", "C")]
+    assert stats.got_total.count == Count(4, 40, 4)

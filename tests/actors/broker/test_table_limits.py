@@ -10,17 +10,30 @@ import pytest
 
 from actors.broker.group import clients as clients_module
 from actors.broker.group import queue_locks
+from actors.broker.metadata import consumer_offsets
 from actors.broker.metadata import tables as tables_module
+from actors.broker.reading.pull import SUBSCRIPTION
 from actors.nameserver.kv_config import CHARS_MAX, KVConfig
 from actors.nameserver.route_table import BrokerIdentity, RouteTable
+from actors.remoting.admin_headers import CloneGroupOffsetHeader, ResetOffsetHeader
 from actors.remoting.bodies.locks import LockedQueues, LockRequest
 from actors.remoting.bodies.routes import RegisterBrokerBody
-from actors.remoting.codes import RequestCode, ResponseCode
+from actors.remoting.codes import RayMQRequestCode, RequestCode, ResponseCode
 from actors.remoting.command import MAX_FRAME_BYTES
-from actors.remoting.headers import CreateTopicHeader, QueryConsumerOffsetHeader, UpdateConsumerOffsetHeader
+from actors.remoting.headers import (
+    ConsumerSendMsgBackHeader,
+    CreateTopicHeader,
+    PullMessageHeader,
+    PullRecordsHeader,
+    QueryConsumerOffsetHeader,
+    UpdateConsumerOffsetHeader,
+)
+from actors.remoting.raymq_requests import CommitOffsetsBody, OffsetCommit
 from actors.remoting.remoting_errors import Refused
 from store.message.data_version import DataVersion
+from store.message.message_id import decode_message_id
 from store.message.message_queue import MessageQueue
+from store.message.properties import encode_properties
 from tests.actors.broker.brokers import Peer, registered_broker, run, settings_of, with_broker
 from tests.eventually import eventually_async
 
@@ -117,6 +130,58 @@ def test_claims_commits_and_further_locks_need_existing_queues(
         body = LockRequest("CG", "c", [*queues, MessageQueue("None", "broker-a", 0)]).encode()
         response = await peer.ask(RequestCode.LOCK_BATCH_MQ, body=body)
         assert LockedQueues.decode(response.body).queues == queues[:2]
+
+    with_broker(story, settings_of(tmp_path))
+
+
+def test_topics_that_all_groups_consume_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whichever request would note the first offset or generation of a group."""
+    bound = consumer_offsets.CONSUMED
+    monkeypatch.setattr(consumer_offsets, "CONSUMED", replace(bound, limit=2))
+
+    async def story(peer: Peer) -> None:
+        for topic in "TU":
+            await peer.send(topic)
+            await peer.commit("CG", topic, 1)
+        await peer.commit("Other", "T", 1)
+        code, offsets = RequestCode, peer.broker.graph.tables.offsets
+        commits = CommitOffsetsBody("Other", "c", [OffsetCommit("T", 0, 1, 1)])
+        requests: list[tuple[int, dict[str, str], bytes]] = [
+            (code.UPDATE_CONSUMER_OFFSET, UpdateConsumerOffsetHeader("Other", "T", 0, 1).to_ext(), b""),
+            (code.QUERY_CONSUMER_OFFSET, QueryConsumerOffsetHeader("Other", "T", 0, None, 5).to_ext(), b""),
+            (code.PULL_MESSAGE, PullMessageHeader("Other", "T", 0, 0, sys_flag=SUBSCRIPTION).to_ext(), b""),
+            (code.INVOKE_BROKER_TO_RESET_OFFSET, ResetOffsetHeader("T", "Other", 0, -1).to_ext(), b""),
+            (code.CLONE_GROUP_OFFSET, CloneGroupOffsetHeader("CG", "Other", "T", True).to_ext(), b""),
+            (RayMQRequestCode.COMMIT_OFFSETS, {}, commits.encode()),
+            (RayMQRequestCode.PULL_RECORDS, PullRecordsHeader("T", 0, 0, "Other").to_ext(), b""),
+        ]
+        for request in requests:
+            response = await peer.ask(*request)
+            assert "the limit is 2: delete groups or topics" in response.remark, request[0]
+        assert set(offsets.table.offsets) == {"T@CG", "U@CG"}
+        assert not offsets.generations
+        assert (await peer.commit("CG", "T", 0)).code == ResponseCode.SUCCESS
+        assert (await peer.pull("T")).code == ResponseCode.SUCCESS
+        assert {use.bound.name: use.read() for use in offsets.bounds()}[bound.name] == 2
+
+    with_broker(story, settings_of(tmp_path))
+
+
+def test_retried_messages_are_counted_by_topics_that_exist(tmp_path: Path) -> None:
+    """The name of the first topic is a property, which clients set."""
+
+    async def story(peer: Peer) -> None:
+        await peer.commit("CG", "T", 0)
+        names = ("none", "x" * 30_000, "T")
+        for name in names:
+            first = encode_properties({"RETRY_TOPIC": name}).decode()
+            sent = await peer.send("T", properties=first)
+            back = ConsumerSendMsgBackHeader(decode_message_id(sent.ext["msgId"])[1], "CG", -1).to_ext()
+            assert (await peer.ask(RequestCode.CONSUMER_SEND_MSG_BACK, back)).code == ResponseCode.SUCCESS
+            await peer.send("%RETRY%CG", properties=first, reconsume_times=99)
+        stats = peer.broker.graph.loop.stats
+        assert dict(stats.dead_letters) == {("T", "CG"): len(names) + 1, ("%RETRY%CG", "CG"): 2}
+        assert set(stats.send_backs) == {("T", "CG")}
 
     with_broker(story, settings_of(tmp_path))
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
+from actors.broker.metadata import consumer_offsets
 from actors.broker.metadata.consumer_offsets import ConsumerOffsets
 from actors.remoting.raymq_requests import OffsetCommit, RefusedCommit
 from store.metadata import ConsumerOffsetTable
@@ -108,3 +111,16 @@ def test_copied_generations_replace_all_but_never_fall(offsets: ConsumerOffsets)
     changes = offsets.changes
     offsets.replace_generations({"T@G": {0: 7, 1: 6}})
     assert offsets.changes == changes, "an equal table is not saved again"
+
+
+def test_queue_pulled_first_is_forgotten_over_the_limit(clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(consumer_offsets, "PULLED", replace(consumer_offsets.PULLED, limit=2))
+    offsets = ConsumerOffsets(ConsumerOffsetTable(clock))
+    for queue_id in (0, 1, 0, 2):
+        offsets.note_pull("G", "T", queue_id, 5)
+        offsets.starting["T", "G", queue_id] = None
+    assert list(offsets.pulled) == [("T", "G", 1), ("T", "G", 2)]
+    for queue_id in range(3):
+        offsets.note_start("G", "T", queue_id, 5)
+    assert [offsets.started("G", "T", queue_id) for queue_id in range(3)] == [5, None, 5]
+    assert [use.read() for use in offsets.bounds()] == [0, 2]
