@@ -5,7 +5,9 @@ time.
 """
 
 from collections.abc import Iterable, Sequence
+from typing import Final
 
+from actors.bounds import AtLimit, Bound, Use
 from actors.host.cluster_access import PROVE_ROW
 from actors.host.figures import Figure, Kind
 from actors.rebalancer.generations import Generations
@@ -29,6 +31,11 @@ from store.logs import get_logger
 _log = get_logger(__name__)
 
 OUR_LANGUAGE = "PYTHON"
+GROUPS: Final = Bound("rebalancer_groups", 100_000, AtLimit.REFUSE, "Groups with members.")
+MEMBERS: Final = Bound("rebalancer_members", 200_000, AtLimit.REFUSE, "Members of all groups.")
+OWNED: Final = Bound(
+    "owned_queues", 2_000_000, AtLimit.REFUSE, "Queues that members of all groups own, or have lately owned."
+)
 
 
 class GroupCoordinator:
@@ -48,12 +55,10 @@ class GroupCoordinator:
         self._touched: set[str] = set()
         self._loaded_ns = 0
         self._changes = 0
+        self._members_count = self._owned_count = 0  # at most so many; `expire` counts again
 
     def figures(self) -> Sequence[Figure]:
         """Return the figures of the groups."""
-
-        def members() -> int:
-            return sum(len(group.members().members) for group in self.groups.values())
 
         return (
             Figure(
@@ -61,7 +66,7 @@ class GroupCoordinator:
                 metric="raymq_rebalancer_groups",
             ),
             Figure(
-                "members", Kind.GAUGE, "", members, "Members of all groups.", is_described=False,
+                "members", Kind.GAUGE, "", self._count_members, "Members of all groups.", is_described=False,
                 metric="raymq_rebalancer_members",
             ),
             Figure(
@@ -70,6 +75,17 @@ class GroupCoordinator:
                 metric="raymq_rebalancer_group_changes_total",
             ),
         )  # fmt: skip
+
+    def bounds(self) -> Sequence[Use]:
+        """Return the uses of bounds."""
+        return (
+            GROUPS.use(lambda: len(self.groups)),
+            MEMBERS.use(lambda: self._members_count),
+            OWNED.use(lambda: self._owned_count),
+        )
+
+    def _count_members(self) -> int:
+        return sum(group.member_count for group in self.groups.values())
 
     def load(self) -> None:
         """Load the generations from disk. Raises OSError or StoreError."""
@@ -88,6 +104,9 @@ class GroupCoordinator:
                 self._send_change(group)
                 del self.groups[name]
                 self._brokers.pop(name, None)
+                self._generations.forget_unused(name)
+        self._members_count = self._count_members()
+        self._owned_count = sum(group.owned_count for group in self.groups.values())
         self.send_changes()
 
     async def refresh_routes(self) -> None:
@@ -146,12 +165,15 @@ class GroupCoordinator:
 
     def _respond_to_sync(self, context: RequestContext, request: SyncGroupRequest) -> RemotingCommand:
         lease_ms = self._lease_ms(request)
-        group = self._group(request.group, context.connection)
+        group = self._group(request.group, request.client_id, context.connection)
+        if self._owned_count + len(request.owned) > OWNED.limit:
+            _check(OWNED, self._owned_count, group.count_unknown(request.owned))
         if not group.topics:  # created by a heartbeat: the first SYNC_GROUP decides the strategy
             group.set_strategy(self._strategy_of(request.group, request.strategy))
         for topic in request.subscriptions:
             if self._routes.knows(topic):
                 group.set_queues(topic, self._routes.queues(topic))
+        owned = group.owned_count
         try:
             self._generations.save_lease(request.group, lease_ms)
             reply = group.sync(
@@ -162,6 +184,7 @@ class GroupCoordinator:
                 ResponseCode.SYSTEM_ERROR,
                 f"could not save the generation in data_dir {self._settings.data_dir}: {error}",
             ) from error
+        self._owned_count += group.owned_count - owned
         return RemotingCommand.response(body=reply.encode())
 
     def _heartbeat(self, context: RequestContext) -> None:
@@ -172,7 +195,7 @@ class GroupCoordinator:
         heartbeat = HeartbeatData.decode(context.command.body)
         for consumer in heartbeat.consumers:
             yield
-            group = self._group(consumer.group_name, context.connection)
+            group = self._group(consumer.group_name, heartbeat.client_id, context.connection)
             if header.language == OUR_LANGUAGE or consumer.message_model == BROADCASTING:
                 continue  # Python clients send SYNC_GROUP; broadcasting members consume all queues
             subscriptions = {item.topic: item.sub_string for item in consumer.subscriptions}
@@ -230,11 +253,16 @@ class GroupCoordinator:
         # A longer lease than requested is safe: the member stops consuming when the requested lease ends.
         return max(request.lease_ms, settings.min_lease_ms)
 
-    def _group(self, name: str, connection: Connection) -> Group:
-        self._note_broker(name, connection)
+    def _group(self, name: str, client_id: str, connection: Connection) -> Group:
+        """Return the group for a request of a member. Raises Refused if there are too many."""
         group = self.groups.get(name)
+        if group is None or client_id not in group:
+            _check(MEMBERS, self._members_count, 1)
+            self._members_count += 1
         if group is None:
+            _check(GROUPS, len(self.groups), 1)
             group = self.groups[name] = self._make_group(name)
+        self._note_broker(name, connection)
         return group
 
     def _make_group(self, name: str) -> Group:
@@ -286,6 +314,15 @@ class GroupCoordinator:
         ext = ConsumerGroupHeader(group.name).to_ext()
         for connection in self._brokers.get(group.name, ()):
             connection.oneway(RemotingCommand(RayMQRequestCode.GROUP_CHANGED, ext, body))
+
+
+def _check(bound: Bound, used: int, wanted: int) -> None:
+    if wanted and used + wanted > bound.limit:
+        raise Refused(
+            ResponseCode.SYSTEM_BUSY,
+            f"this rebalancer has {used:,} {bound.name}, and {wanted:,} more would exceed the limit of "
+            f"{bound.limit:,}: stop members, or start another rebalancer",
+        )
 
 
 def _synced_group(context: DecodedRequest) -> Iterable[Target]:

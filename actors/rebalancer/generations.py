@@ -45,6 +45,11 @@ class Generations:
             known = self._current[group] = self._clock.wall_ms()
         return known
 
+    def forget_unused(self, group: str) -> None:
+        """Forget the generation of a group without members if none was assigned."""
+        if group not in self._reserved:
+            self._current.pop(group, None)
+
     def next(self, group: str, lease_ms: int) -> int:
         """Reserve and return the group's next generation, for grants with leases of `lease_ms`.
 

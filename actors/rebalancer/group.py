@@ -102,6 +102,23 @@ class Group:
         """Whether a member assigns queues to itself; then all members must."""
         return bool(self._self_assigning)
 
+    def __contains__(self, client_id: str) -> bool:
+        return client_id in self._members or client_id in self._self_assigning
+
+    @property
+    def member_count(self) -> int:
+        """Number of members."""
+        return len(self._members) + len(self._self_assigning)
+
+    @property
+    def owned_count(self) -> int:
+        """Number of queues that have an owner, or had one and may have it again."""
+        return max(len(self._owners), len(self._last))
+
+    def count_unknown(self, owned: Iterable[AssignedQueue]) -> int:
+        """Return how many of these queues have no owner here."""
+        return sum(each.queue not in self._owners for each in owned)
+
     @property
     def is_empty(self) -> bool:
         """Whether the group has no members and no owned queues."""
@@ -197,7 +214,7 @@ class Group:
         self._record_reports(gone)
         over = [queue for queue, owner in self._owners.items() if owner.expires_ns <= now_ns]
         for queue in over:
-            del self._owners[queue]
+            self._disown(queue)
         if gone or over:
             self._change()
         if self._recovering_until_ns and not self.is_recovering(now_ns):
@@ -268,7 +285,7 @@ class Group:
                 and queue not in named
                 and owner.generation <= request.generation
             ):
-                del self._owners[queue]
+                self._disown(queue)
                 self._record_release(queue)
 
     def _take_reports(self, request: SyncGroupRequest, expires_ns: int, now_ns: int) -> list[AssignedQueue]:
@@ -283,7 +300,7 @@ class Group:
                 continue
             if held.is_reported and is_recovering and _has_lost_its_lease(request):
                 # The earlier report was delayed for too long; the lease was still running when it was sent.
-                del self._owners[queue]
+                self._disown(queue)
             else:
                 held.expires_ns = max(held.expires_ns, expires_ns)
         refused = []
@@ -377,6 +394,11 @@ class Group:
     def _record_release(self, queue: MessageQueue) -> None:
         if queue in self._targets():
             self._has_changed = True
+
+    def _disown(self, queue: MessageQueue) -> None:
+        del self._owners[queue]
+        if queue not in self._queues.get(queue.topic, ()):  # members can report any name
+            self._last.pop(queue, None)
 
     def _change(self) -> None:
         self._target = None

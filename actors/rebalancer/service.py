@@ -66,7 +66,7 @@ class RebalancerService:
             connections_figure(lambda: len(server.connections)),
             failures_figure(lambda: supervisor.failures),
         )
-        keepers = (server, server.hub.account)
+        keepers = (server, server.hub.account, coordinator)
         self.metrics = MetricsEndpoint(live.settings, self.figures, self._labels, server.ports, keepers)
 
     @property

@@ -53,6 +53,7 @@ CONSOLE = "tests/cluster/console/test_service.py"
 CONSOLE_HTTP = "tests/cluster/console/test_http.py"
 CONSOLE_ACCESS = "tests/cluster/console/test_access.py"
 CONSOLE_API = "tests/cluster/console/test_api.py"
+REBALANCER_SERVICE = "tests/actors/rebalancer/test_service.py"
 STATS = "tests/actors/broker/test_stats.py"
 OFFSETS = "tests/actors/broker/metadata/test_consumer_offsets.py"
 TABLES = "tests/actors/broker/test_table_limits.py"
@@ -98,6 +99,7 @@ TESTS = {
     "kv_entries": (TABLES, "test_nameserver_bounds_brokers_topics_and_kv_config"),
     "late_pulls": (LATE, "test_pulls_over_the_waiting_limit_are_refused"),
     "memberships": (TABLES, "test_members_of_one_connection_are_bounded"),
+    "owned_queues": (REBALANCER_SERVICE, "test_new_members_are_refused_over_a_limit"),
     "metrics_connections": (METRICS, "test_silent_connections_give_their_place_to_requests"),
     "metrics_pages": (METRICS, "test_page_that_is_not_read_gives_its_place_to_others"),
     "metrics_series": (METRICS, "test_series_over_the_limit_are_dropped_and_the_bounds_are_shown"),
@@ -111,6 +113,14 @@ TESTS = {
     "pulled_queues": (OFFSETS, "test_queue_pulled_first_is_forgotten_over_the_limit"),
     "queue_end_responses": (ENDS, "test_response_made_first_is_dropped_over_the_limit"),
     "queue_locks": (TABLES, "test_claims_commits_and_further_locks_need_existing_queues"),
+    "rebalancer_groups": (
+        REBALANCER_SERVICE,
+        "test_new_members_are_refused_over_a_limit",
+    ),
+    "rebalancer_members": (
+        REBALANCER_SERVICE,
+        "test_new_members_are_refused_over_a_limit",
+    ),
     "refused_subscriptions": (LATE, "test_oldest_refused_subscription_is_forgotten_over_the_limit"),
     "request_bytes": (GATEWAY_MEMORY, "test_good_calls_succeed_while_others_fill_the_memory"),
     "requests_without_reply": (REPLIES, "test_requests_of_a_user_are_bounded"),
@@ -136,6 +146,7 @@ OWNERS = {
     "actors/memory_account.py": {*SERVERS, GATEWAY},
     "actors/nameserver/": {NAMESERVER},
     "actors/ports.py": {*SERVERS, GATEWAY, CONSOLE_PROCESS, AUTOSCALER},
+    "actors/rebalancer/": {REBALANCER},
     "actors/remoting/": SERVERS,
     "cluster/console/": {CONSOLE_PROCESS},
 }

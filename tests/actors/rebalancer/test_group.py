@@ -405,3 +405,15 @@ def test_self_assigning_member_is_removed_on_expiry_or_unregister() -> None:
     story.group.heartbeat("other", "b2", {"T": "*"}, 6)
     story.group.unregister("other", "b1", False, LEASE_MS, 10)
     assert story.group.is_empty
+
+
+def test_names_of_reported_queues_are_forgotten_with_their_owner() -> None:
+    """Otherwise a member could make the group keep any number of names."""
+    story = Story()
+    story.sync("a")
+    for number in range(3):
+        reported = [AssignedQueue(MessageQueue(f"x{number}", "b", each), 1) for each in range(3)]
+        story.sync("a", owned=[*story.owned["a"], *reported])
+        story.owned["a"] = [each for each in story.owned["a"] if each.queue.topic == "T"]
+        story.sync("a")
+        assert story.group.owned_count == 4

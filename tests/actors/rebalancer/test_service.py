@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,11 +15,13 @@ import uvloop
 from actors import supervisor
 from actors.nameserver.nameserver_settings import NameserverSettings
 from actors.nameserver.service import NameserverService, build_nameserver
+from actors.rebalancer import coordinator
 from actors.rebalancer.coordinator import GroupCoordinator
 from actors.rebalancer.group import Group
 from actors.rebalancer.rebalancer_settings import RebalancerSettings
 from actors.rebalancer.service import RebalancerService, build_rebalancer
 from actors.remoting.bodies.groups import (
+    AssignedQueue,
     ConsumerData,
     GroupMembers,
     HeartbeatData,
@@ -36,6 +39,7 @@ from actors.remoting.request import RequestContext
 from actors.remoting.table import RequestTable
 from store.clock import Clock, SystemClock
 from store.message.data_version import DataVersion
+from store.message.message_queue import MessageQueue
 from tests.eventually import LIMIT_S, eventually_async
 
 TIMEOUT_MS = int(LIMIT_S * 1000)
@@ -268,6 +272,40 @@ def test_invalid_sync_requests_are_refused_with_the_reason(tmp_path: Path, clock
             assert error.value.code == 7002
             await broker.sync(request("a", group="fixed"))
             assert broker.rebalancer.coordinator.groups["fixed"].strategy.name == "AVG_BY_CIRCLE"
+
+    with structlog.testing.capture_logs():
+        run(story)
+
+
+@pytest.mark.parametrize(("name", "limit"), [("GROUPS", 1), ("MEMBERS", 2), ("OWNED", 12)])
+def test_new_members_are_refused_over_a_limit(
+    tmp_path: Path, clock, monkeypatch: pytest.MonkeyPatch, name: str, limit: int
+) -> None:
+    bound = getattr(coordinator, name)
+    monkeypatch.setattr(coordinator, name, replace(bound, limit=limit))
+
+    async def story() -> None:
+        async with rebalancing(tmp_path, clock) as broker:
+            rebalancer = broker.rebalancer.coordinator
+            await broker.register(2)
+            first = await broker.sync(request("a"))
+            await broker.heartbeat("s", "JAVA", "BROADCASTING")  # no member
+            rebalancer.expire()
+            for number in range(4):  # names that no broker has
+                reported = [AssignedQueue(MessageQueue(f"x{number}", "b", each), 1) for each in range(3)]
+                other = request(f"m{number}", owned=reported, group=f"g{number}")
+                with suppress(Refused):
+                    await broker.sync(other)
+            with pytest.raises(Refused, match=f"would exceed the limit of {limit}: stop members"):
+                await broker.sync(request("last", owned=reported, group="last"))
+            renewed = await broker.sync(request("a", first))
+            assert ids(renewed) == [0, 1]
+            [used] = [use.read() for use in rebalancer.bounds() if use.bound.name == bound.name]
+            assert used == limit
+            clock.advance(120_000)
+            rebalancer.expire()
+            assert [use.read() for use in rebalancer.bounds()] == [0, 0, 0]
+            await broker.sync(request("last", owned=reported, group="last"))
 
     with structlog.testing.capture_logs():
         run(story)
