@@ -16,7 +16,7 @@ network, a connection that holds more. So a peer can fill the account only as lo
 from __future__ import annotations
 
 import ipaddress
-from collections import deque
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import Final
 
@@ -161,14 +161,14 @@ class MemoryAccount:
         while self._waiting:
             share = min(
                 self._waiting,
-                key=lambda each: (each.network.used_bytes, each.size_bytes + each.requests[0][0]),
+                key=lambda each: (each.network.used_bytes, each.size_bytes + each.first_request()[1]),
             )
-            size_bytes, granted = share.requests[0]
+            granted, size_bytes = share.first_request()
             if not self.fits(size_bytes):
                 if is_pressing and self._push_out(share, size_bytes, is_over=False):
                     continue  # what was released may have been granted already
                 return
-            share.requests.popleft()
+            del share.requests[granted]
             if not share.requests:
                 del self._waiting[share]
             self.change(share, size_bytes, size_bytes)
@@ -223,7 +223,8 @@ class Share:
         """The part of requests in work and unread responses."""
         self.held_bytes = 0
         """The part of requests in work: they are finished even if the connection closes."""
-        self.requests: deque[tuple[int, Granted]] = deque()
+        self.requests: OrderedDict[Granted, int] = OrderedDict()
+        """Those that wait for room, with their sizes; any of them may leave in between."""
         self._is_closed = False
 
     def add(self, size_bytes: int) -> None:
@@ -277,12 +278,16 @@ class Share:
         """Count memory that will be used; return True if there is room, or call `granted` later."""
         account = self._account
         if size_bytes > SMALL_BYTES and not account.fits(size_bytes):
-            self.requests.append((size_bytes, granted))
+            self.requests[granted] = size_bytes
             account.wait(self)
             return False
         account.change(self, size_bytes, size_bytes)
         account.keep_limit(self)
         return True
+
+    def first_request(self) -> tuple[Granted, int]:
+        """Return the request that waits longest, and its size."""
+        return next(iter(self.requests.items()))
 
     def give(self, size_bytes: int) -> None:
         """Release what was granted by `take`."""
@@ -298,7 +303,7 @@ class Share:
 
     def withdraw(self, granted: Granted) -> None:
         """Do not call `granted` any more."""
-        self.requests = deque(each for each in self.requests if each[1] != granted)
+        self.requests.pop(granted, None)
         if not self.requests:
             self._account.stop_waiting(self)
 

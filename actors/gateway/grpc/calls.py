@@ -11,7 +11,7 @@ from google.protobuf.message import Message
 
 from actors.gateway.grpc.decoder import Decoder, decode
 from actors.gateway.grpc.fields import SHORT_BYTES
-from actors.gateway.grpc.gzip_data import INLINE_BYTES, declared_size, inflate
+from actors.gateway.grpc.gzip_data import declared_size, inflate
 from actors.gateway.grpc.intake import COPIES, Intake, wake
 from actors.gateway.grpc.messages import encode_frame
 from actors.gateway.grpc.status import CallFailed, StatusCode
@@ -118,12 +118,14 @@ class Call:
 
     async def receive(self) -> Any:
         """Return the next request, or None after the last one. Raises CallFailed if it cannot be decoded."""
-        packed = self.intake.next_free() or await self.intake.next()
+        kind, packed = self.method.request_type, self.intake.next_free()
         if packed is None:
-            return None
-        kind = self.method.request_type
-        if len(packed.data) <= INLINE_BYTES and not packed.is_gzip:
-            message, fields = decode(kind, packed, self._short_bytes)
+            if not await self.intake.arrival():
+                return None
+            async with self._decoder.turn:
+                message, fields = await self._decoder.decode(kind, await self.intake.next())
+        elif len(packed.data) <= self._short_bytes and not packed.is_gzip:
+            return decode(kind, packed.data)
         else:
             message, fields = await self._decoder.decode(kind, packed)
         if fields > _FREE_FIELDS and not self.method.is_stream:

@@ -16,7 +16,7 @@ from functools import partial
 from typing import Any, Final, cast
 
 from actors.gateway.grpc.calls import Call, Method
-from actors.gateway.grpc.decoder import Decoder
+from actors.gateway.grpc.decoder import Decoder, LongWork
 from actors.gateway.grpc.engine import (
     FRAME_BYTES_MAX,
     Engine,
@@ -66,7 +66,7 @@ class GrpcConnection(asyncio.BufferedProtocol):
         methods: Mapping[str, Method],
         limits: GrpcLimits,
         account: MemoryAccount,
-        decoder: Decoder,
+        long_work: LongWork,
     ) -> None:
         """Create the protocol; `methods` are the served ones, by path."""
         self.peer = "?"
@@ -75,7 +75,7 @@ class GrpcConnection(asyncio.BufferedProtocol):
         self._limits = limits
         self._account = account
         self._share: Share
-        self._decoder = decoder
+        self._decoder = Decoder(long_work)
         self._calls: dict[int, Call] = {}
         self._transport: asyncio.Transport
         self._is_blocked = False

@@ -69,7 +69,7 @@ class Intake:
         self.is_ended = False
         """True if the client sends no further request."""
         self.is_handling = False
-        """True from `next` until the following one."""
+        """True from `next` until the following `arrival`."""
         self._reader = reader
         self._share = share
         self._acknowledge = acknowledge
@@ -122,17 +122,21 @@ class Intake:
         self.is_ended = True
         wake(self._receiver)
 
-    async def next(self) -> Packed | None:
-        """Return the next request when it has its place in the account; None after the last one."""
+    async def arrival(self) -> bool:
+        """Release the request that was handled; return True when another one waits, False without one."""
         self.is_handling = False
         if self._handled_bytes:
             self._share.give(self._handled_bytes)
             self._handled_bytes = 0
         while not self._waiting:
             if self.is_ended:
-                return None
+                return False
             self._receiver = asyncio.get_running_loop().create_future()
             await self._receiver
+        return True
+
+    async def next(self) -> Packed:
+        """Return the request that waits, after `arrival`, when it has its place in the account."""
         plain_bytes = self._waiting[0].plain_bytes
         if plain_bytes > self._free_bytes:
             self._handled_bytes, self._partial_bytes = self._partial_bytes, 0
@@ -140,7 +144,7 @@ class Intake:
         return self._begin()
 
     def next_free(self) -> Packed | None:
-        """Return the next request as `next` does if it is there and does not count; None otherwise."""
+        """Return the next request if it is there and does not count; None otherwise."""
         if self._handled_bytes or not self._waiting or self._waiting[0].plain_bytes > self._free_bytes:
             return None
         return self._begin()

@@ -10,7 +10,7 @@ from typing import Final
 from actors.bounds import Use
 from actors.gateway.grpc.calls import Method
 from actors.gateway.grpc.connection import GrpcConnection
-from actors.gateway.grpc.decoder import Decoder
+from actors.gateway.grpc.decoder import LongWork
 from actors.gateway.grpc.limits import STREAMS, GrpcLimits
 from actors.host.trim import trim_if_released
 from actors.memory_account import MemoryAccount
@@ -55,7 +55,7 @@ class GrpcServer:
         self.tls = tls
         self._methods = methods
         self._limits = grpc_limits or GrpcLimits()
-        self._decoder = Decoder()
+        self._long_work = LongWork()
         self._port: Port | None = None
         self.ports = ports or Ports(clock)
         """The ports of the process."""
@@ -92,7 +92,7 @@ class GrpcServer:
             async with asyncio.timeout(drain_ms / 1000):
                 await self._until_drained()
         await self.hub.stop()
-        self._decoder.close()
+        self._long_work.close()
 
     async def _until_drained(self) -> None:
         while self.hub.connections:  # noqa: ASYNC110 - connections end by themselves, at any place
@@ -102,7 +102,7 @@ class GrpcServer:
         return self._connection() if self.tls is None else TlsGate(self.hub, self.tls, self._connection)
 
     def _connection(self) -> GrpcConnection:
-        return GrpcConnection(self.hub, self._methods, self._limits, self.account, self._decoder)
+        return GrpcConnection(self.hub, self._methods, self._limits, self.account, self._long_work)
 
     def _sweep(self) -> None:
         self._sweeper = self.hub.loop.call_later(_SWEEP_S, self._sweep)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,12 +16,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from actors.gateway.grpc import calls
-from actors.gateway.grpc.decoder import Decoder
-from actors.gateway.grpc.fields import FIELDS_MAX, count_fields
+from actors.gateway.grpc.decoder import Decoder, LongWork
+from actors.gateway.grpc.fields import FIELDS_MAX, SLICE_FIELDS, count_fields
+from actors.gateway.grpc.intake import COPIES
+from actors.gateway.grpc.messages import Packed
 from actors.gateway.proto import service_pb2 as rpc
 from actors.gateway.proto.definition_pb2 import Code, Message
 from actors.gateway.service import SERVICE
+from tests.actors.gateway.attacks import FIELDS
 from tests.actors.gateway.gateways import CLIENT_ID, GrpcClient, message, with_gateway
+from tests.actors.gateway.grpc_peers import TAKE, RawPeer, serving
 from tests.actors.gateway.test_gateway_access import signed, with_users
 
 RPCS = rpc.DESCRIPTOR.services_by_name["MessagingService"].methods
@@ -57,11 +62,16 @@ def floods(descriptor: Descriptor) -> Iterator[tuple[str, bytes]]:
             yield f"{name} packed", field(each.number, b"\1" * (LOW + 1))
 
 
+def fields_of(data: bytes, kind: type[Any], limit: int = FIELDS_MAX) -> int:
+    *_, count = count_fields(data, kind, limit)
+    return count
+
+
 def test_fields_of_every_message_are_counted_at_any_depth() -> None:
     assert len(REQUESTS) == 12
     for name, descriptor in REQUESTS.items():
         for where, data in floods(descriptor):
-            assert count_fields(data, GetMessageClass(descriptor), LOW) > LOW, (name, where)
+            assert fields_of(data, GetMessageClass(descriptor), LOW) > LOW, (name, where)
 
 
 MESSAGES = st.builds(
@@ -80,7 +90,7 @@ MESSAGES = st.builds(
 @given(MESSAGES)
 def test_encoded_messages_are_counted_as_they_are_decoded(request: rpc.SendMessageRequest) -> None:
     fields = sum(1 + bool(each.body) + 3 * len(each.user_properties) for each in request.messages)
-    assert count_fields(request.SerializeToString(), type(request)) == fields
+    assert fields_of(request.SerializeToString(), type(request)) == fields
 
 
 @given(st.binary(max_size=60), MESSAGES, st.integers(0, 500))
@@ -90,13 +100,49 @@ def test_messages_that_protobuf_accepts_are_counted(
     data = request.SerializeToString()
     for damaged in (noise, data[:at], data[:at] + noise + data[at:]):
         try:
-            count = count_fields(damaged, type(request))
+            count = fields_of(damaged, type(request))
         except ValueError as error:
             if "wire type" not in str(error):  # groups, which no message has
                 with pytest.raises(DecodeError):
                     rpc.SendMessageRequest.FromString(damaged)
         else:
             assert count <= len(damaged)
+
+
+def test_others_run_between_the_slices_of_a_count() -> None:
+    turns = 0
+
+    async def run() -> None:
+        nonlocal turns
+        work = LongWork()
+        data = field(1, b"") * FIELDS_MAX
+        decoding = asyncio.create_task(Decoder(work).decode(rpc.SendMessageRequest, Packed(data)))
+        while not decoding.done():
+            turns += 1
+            await asyncio.sleep(0)
+        request, fields = await decoding
+        assert (len(request.messages), fields) == (FIELDS_MAX, FIELDS_MAX)
+        work.close()
+
+    asyncio.run(run())
+    assert turns >= FIELDS_MAX // SLICE_FIELDS
+
+
+def test_connections_take_turns_with_costly_requests() -> None:
+    async def run() -> None:
+        async with serving() as (_, server):
+            many, one = RawPeer(server.port), RawPeer(server.port)
+            for _ in range(12):  # as many as fit into the window of a connection
+                many.request(TAKE, FIELDS, encoding="gzip")
+            one.request(TAKE, FIELDS, encoding="gzip")
+            many.socket.sendall(many.h2.data_to_send())
+            one.socket.sendall(one.h2.data_to_send())
+            await one.responses(1)
+            assert sum(each.open_requests for each in server.hub.connections) >= 8
+            assert server.account.peak_bytes < 3 * COPIES * 5_000_000
+            many.socket.close()
+
+    asyncio.run(run())
 
 
 async def first_of(client: GrpcClient, name: str, data: bytes, metadata: Any, *, is_packed: bool) -> bytes:
