@@ -30,7 +30,7 @@ from actors.broker.admin.restart_requests import Restart, RestartRequests
 from actors.broker.admin.topic_admin import TopicAdmin
 from actors.broker.auth.access_requests import AccessRequests
 from actors.broker.auth.build_access import BrokerAccess, build_access
-from actors.broker.broker_settings import RAFT, SLAVE, BrokerSettings, broker_id_of, raft_member
+from actors.broker.broker_settings import BrokerSettings, broker_id_of, raft_member
 from actors.broker.broker_settings_text import as_properties, by_field
 from actors.broker.build_loop import BrokerLoop, build_loop
 from actors.broker.capability import Capability, Feature
@@ -46,7 +46,7 @@ from actors.broker.group.queue_locks import LockFile, QueueLocks
 from actors.broker.group.rebalancer_link import RebalancerLink
 from actors.broker.handle_api import HandleApi
 from actors.broker.identity import BrokerIdentity
-from actors.broker.loop.log_history import GroupLogHistory, LogHistory, PastPositions
+from actors.broker.loop.log_history import PastPositions
 from actors.broker.loop.queue_removal import QueueRemoval
 from actors.broker.metadata.tables import BrokerTables
 from actors.broker.metadata.topics import has_records_of_all
@@ -57,6 +57,7 @@ from actors.broker.reading.queue_reader import QueueReader
 from actors.broker.reading.queues import QueueQueries
 from actors.broker.reading.replica_choice import ReplicaChoice
 from actors.broker.registration import Registration
+from actors.broker.replication.table_specs import versions_of
 from actors.broker.role import BrokerRole, Role, RoleService
 from actors.broker.sending.bulk_send import BulkSender
 from actors.broker.sending.outstanding_requests import OtherBrokers, OutstandingRequests
@@ -84,7 +85,6 @@ from store.live_settings import Difference, LiveSettings
 from store.message.message_id import UniqKeyGenerator
 from store.message.message_queue import MessageQueue
 from store.message_store import MessageStore
-from store.store_errors import StoreError
 
 FOLLOWER_REGISTERS_MS = 1_000
 """Time after which a former leader of a Raft group registers as a follower, if it does not lead again."""
@@ -106,6 +106,8 @@ class Broker:
     """Awaited in turn when the broker is being stopped, while it still serves all requests."""
     registration: Registration
     role: BrokerRole
+    is_elected: bool
+    """True if the replicas of the broker elect their master."""
     drain: BrokerDrain
     handle: HandleApi
     figures: Sequence[Figure]
@@ -149,16 +151,15 @@ def build_broker(
     reader = QueueReader(store, loop.reads, tables, groups.clients, loop.stats, popping)
     drain = BrokerDrain(store, loop.reads, tables, groups.clients, groups.progress, loop.stats, clock)
     parts = BrokerParts(
-        live, clock, identity, access, loop, tables, groups, drain, popping, reader, properties, role,
+        live, clock, rng, identity, access, loop, tables, groups, drain, popping, reader, properties, role,
         registration, client, supervisor,
     )  # fmt: skip
     capabilities = [feature.build(parts) for feature in features]
     _add_capabilities(parts, capabilities)
-    past = _past_positions(settings, store, clock, rng, role)
+    past = next(each.past for each in capabilities if each.past)
     handle = HandleApi(loop.server, identity.host.packed, properties.next_uniq_key, access.steps, role, clock)
     figures, puller = _figures(parts, drain, capabilities), _puller(parts, past)
-    sending_rows, plain = _sending(parts, rng, new_topics, capabilities, _replies(parts, requests))
-    keepers: tuple[Keeper, ...] = (requests, puller, *plain)
+    sending_rows, plain = _sending(parts, new_topics, capabilities, _replies(parts, requests))
     for rows in (
         sending_rows,
         *(each.rows for each in capabilities),
@@ -170,7 +171,8 @@ def build_broker(
         loop.requests.add_rows(rows)
     return Broker(
         identity, access, loop, tables, groups, client, [each.leave for each in capabilities if each.leave],
-        registration, role, drain, handle, figures, _metrics(parts, figures, keepers, capabilities)
+        registration, role, any(each.is_elected for each in capabilities), drain, handle, figures,
+        _metrics(parts, figures, (requests, puller, *plain), capabilities),
     )  # fmt: skip
 
 
@@ -192,10 +194,10 @@ def _apply_changes(tables: BrokerTables, changes: Sequence[Difference]) -> None:
 def _add_capabilities(parts: BrokerParts, capabilities: Sequence[Capability]) -> None:
     """Add the steps, observers and services of the features; the broker registers after all have started."""
     registration, store, role = parts.registration, parts.loop.store, parts.role
-    is_raft = parts.settings.replication == RAFT
+    is_elected = any(each.is_elected for each in capabilities)
 
     def is_deposed() -> bool:
-        return is_raft and role.role is Role.SLAVE and registration.is_master
+        return is_elected and role.role is Role.SLAVE and registration.is_master
 
     async def register(broker_id: int) -> None:
         await registration.start(broker_id, FOLLOWER_REGISTERS_MS if is_deposed() else 0)
@@ -263,11 +265,9 @@ def _build_metadata(
 
     settings = live.settings
     new_topics = NewTopics(lambda call: registration.when_registered(call))
-    is_raft = settings.replication == RAFT
     tables = BrokerTables(
-        settings, store, clock, lambda topic: registration.changed(topic), new_topics.add,
-        lambda: role.epoch if is_raft else settings.group_epoch,
-    )  # fmt: skip
+        settings, store, clock, lambda topic: registration.changed(topic), new_topics.add, lambda: role.epoch
+    )
     registration = Registration(
         client,
         settings.nameservers,
@@ -275,7 +275,6 @@ def _build_metadata(
         header,
         tables.register_body,
         tables.topics.mark_ordered,
-        None if is_raft else lambda reason: store.fail(StoreError(reason)),
         supervisor,
     )
     tables.adopt_queues(store)
@@ -329,7 +328,6 @@ def _replies(parts: BrokerParts, requests: OutstandingRequests) -> Callable[[Sen
 
 def _sending(
     parts: BrokerParts,
-    rng: random.Random,
     new_topics: NewTopics,
     capabilities: Sequence[Capability],
     replies: Callable[[Sender], Replies],
@@ -338,7 +336,7 @@ def _sending(
     settings, loop, properties = parts.settings, parts.loop, parts.properties
     store, stats = loop.store, loop.stats
     interceptors = tuple(chain.from_iterable(each.interceptors for each in capabilities))
-    checks = SendChecks(settings, parts.tables.topics, rng)
+    checks = SendChecks(settings, parts.tables.topics, parts.rng)
     responses = SendResponses(loop.acks, new_topics, properties.added_fields, parts.identity.host.packed)
     plain = None
     needs_all = any(each.needs_all_sends for each in capabilities)
@@ -355,25 +353,6 @@ def _sending(
     sender = Sender(store, checks, interceptors, properties, responses, stats, plain)
     bulk = BulkSender(settings, store, checks, properties.added, responses, stats, parts.clock)
     return (*sender.rows(), *bulk.rows(), *replies(sender).rows()), () if plain is None else (plain,)
-
-
-def _past_positions(
-    settings: BrokerSettings, store: MessageStore, clock: Clock, rng: random.Random, role: BrokerRole
-) -> PastPositions:
-    if settings.replication == RAFT:
-        terms = GroupLogHistory(store)
-
-        def may_judge(epoch_id: str) -> bool:
-            # Only the leader knows all terms, as soon as its own one can be read; a former one that does not
-            # know of the next leader yet does not know its term.
-            leads = role.role is Role.MASTER and role.epoch == terms.term
-            return not epoch_id or terms.has(epoch_id) or (leads and not terms.is_before(epoch_id))
-
-        return PastPositions(store, terms, may_judge)
-    if settings.role == SLAVE:
-        return PastPositions(store, None)
-    history = LogHistory.begin(store.root, store.positions.written, clock.wall_ms(), rng)
-    return PastPositions(store, history)
 
 
 def _puller(parts: BrokerParts, past: PastPositions) -> Puller:
@@ -406,9 +385,10 @@ def _admin_rows(parts: BrokerParts, capabilities: Sequence[Capability]) -> Itera
     clock, identity, loop, tables = parts.clock, parts.identity, parts.loop, parts.tables
     store, reads, stats, clients = loop.store, loop.reads, loop.stats, parts.groups.clients
     wake, may_read, permits = loop.end_of_turn.wake, parts.access.may_read, parts.access.permits
-    control = parts.access.control
-    forget = next((each.forget_topic for each in capabilities if each.forget_topic), store.forget_topic)
-    removal = QueueRemoval(store, reads, tables.topics, loop.server.request_tick, forget)
+    forget = next((each.forget_topic for each in capabilities if each.forget_topic), None)
+    removal = QueueRemoval(
+        store, reads, tables.topics, loop.server.request_tick, forget or store.forget_topic
+    )
     return (
         *TopicAdmin(tables, stats, removal.remove, wake, parts.registration.when_registered).rows(),
         *GroupAdmin(tables, stats).rows(),
@@ -418,14 +398,12 @@ def _admin_rows(parts: BrokerParts, capabilities: Sequence[Capability]) -> Itera
             removal.remove,
             reads.caught_up,
             lambda: parts.role.role,
-            keeps_queues=parts.settings.replication == RAFT,
+            keeps_queues=forget is not None,
         ).rows(),
         *OffsetAdmin(identity.name, store, reads, tables, clients, wake, may_read).rows(),
         *ProgressRequests(identity, loop, tables, parts.groups, clock, permits).rows(),
         *ClientAdmin(identity.name, clients, store, reads, clock, may_read, permits).rows(),
-        *ReplicaRequests(
-            parts.loop.store, tables, parts.groups.locks, None if control is None else control.file
-        ).rows(),
+        *ReplicaRequests(store, tables, partial(versions_of, parts)).rows(),
         *QueueFileRequests(store).rows(),
     )
 

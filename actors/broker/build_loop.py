@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from actors.broker.admission import Admission
-from actors.broker.broker_settings import RAFT, BrokerSettings
+from actors.broker.broker_settings import BrokerSettings
 from actors.broker.counters import RequestCounters
 from actors.broker.loop.end_of_turn import EndOfTurn, ServerCalls
 from actors.broker.loop.flusher import Flusher
@@ -140,8 +140,7 @@ def _memory_limits(settings: BrokerSettings) -> dict[str, int]:
 
 def _limits(settings: BrokerSettings) -> RemotingLimits:
     return RemotingLimits(
-        # Messages of replicas arrive one by one, so each replica would poll between all of them.
-        busy_poll_us=0 if settings.replication == RAFT else settings.busy_poll_us,
+        busy_poll_us=settings.busy_poll_us,
         **_memory_limits(settings),
         unread_ms=settings.unread_timeout_ms,
         idle_ms=settings.idle_timeout_ms,

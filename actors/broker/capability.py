@@ -10,18 +10,25 @@ feature exist before its Capability. `actors.broker.features` lists the features
 
 from __future__ import annotations
 
+import random
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
 from actors.bounds import Keeper
+from actors.broker.broker_settings import BrokerSettings
+from actors.broker.loop.log_history import PastPositions
 from actors.broker.parts import BrokerParts
 from actors.broker.role import RoleService
 from actors.broker.sending.interceptors import SendInterceptor
 from actors.host.figures import Figure
 from actors.remoting.chain import Step
 from actors.remoting.request import Observer, RequestRow
-from store.commitlog.positions import Callback
+from store.clock import Clock
+from store.commitlog.positions import Callback, ConfirmPolicy
 from store.dispatch.sink import DispatchSink
+from store.message_store import MessageStore
+
+OpenStore = Callable[[ConfirmPolicy], MessageStore]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +56,13 @@ class Capability:
     """Awaited when the broker is being stopped, while it still serves all requests."""
     forget_topic: Callable[[str, Callback], object] | None = None
     """Removes the queues of a deleted topic instead of the store, when its records are dispatched."""
+    past: PastPositions | None = None
+    """Finds the positions that consumers have from another past of the log; one feature has it."""
+    is_elected: bool = False
+    """True if the replicas of the broker elect their master.
+
+    It starts as a slave, and a former master stays in the routes until the next one has registered.
+    """
     figures: Sequence[Figure] = ()
     """Shown with those of the broker. No other figure has the same name."""
     keepers: Sequence[Keeper] = ()
@@ -68,3 +82,5 @@ class Feature:
     """Creates the objects of the feature, once, before the broker accepts connections."""
     sinks: Sequence[DispatchSink] = ()
     """Receive every dispatched record, from the recovery of the store on."""
+    open_store: Callable[[BrokerSettings, Clock, random.Random, OpenStore], MessageStore] | None = None
+    """Opens the store with the confirm policy of the feature; one feature has it."""

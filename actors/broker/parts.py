@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import dataclass
 
 from actors.broker.auth.build_access import BrokerAccess
@@ -47,6 +48,8 @@ class BrokerParts:
 
     live: LiveSettings[BrokerSettings]
     clock: Clock
+    rng: random.Random
+    """Source of random numbers, for the choice of queues and for ids."""
     identity: BrokerIdentity
     access: BrokerAccess
     """Decides what the user of a request may read, send and see."""

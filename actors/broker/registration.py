@@ -70,7 +70,6 @@ class Registration:
         header: Callable[[int], RegisterBrokerHeader],
         body: Callable[[Collection[str] | None], Iterator[bytes]],
         on_ordered: Callable[[Iterable[str]], None],
-        on_fenced: Callable[[str], None] | None,
         supervisor: Supervisor,
     ) -> None:
         """Create the registration.
@@ -83,8 +82,6 @@ class Registration:
             body: returns the current RegisterBrokerBody, encoded: in one part with the topics of these
                 names, or in one or several parts with all topics.
             on_ordered: called with the topics in a nameserver's order configuration (ORDER_TOPIC_CONFIG).
-            on_fenced: called with the reason when a nameserver refuses this master, because it has registered
-                a master of a greater epoch. None: the master finds that out by itself.
             supervisor: runs one task for each nameserver.
         """
         self._client = client
@@ -92,7 +89,7 @@ class Registration:
         self._header = header
         self._body = body
         self._on_ordered = on_ordered
-        self._on_fenced = on_fenced
+        self._on_fenced: Callable[[str], None] | None = None
         self._supervisor = supervisor
         self._changed = {address: asyncio.Event() for address in nameservers}
         self._tasks: list[asyncio.Task[None]] = []
@@ -110,6 +107,14 @@ class Registration:
         """For a slave, the addresses of its master; None before a nameserver has returned them."""
         self.fenced_because = ""
         """Why this is a former master: a nameserver has registered a master of a greater epoch."""
+
+    def when_fenced(self, on_fenced: Callable[[str], None]) -> None:
+        """Call `on_fenced` with the reason when a nameserver refuses this master.
+
+        Then it has registered a master of a greater epoch. Without this call, the master finds that out by
+        itself.
+        """
+        self._on_fenced = on_fenced
 
     @property
     def is_fenced(self) -> bool:

@@ -69,7 +69,7 @@ class BrokerRole:
         self._is_end_known = is_end_known
         self.role = Role.STOPPED
         self.epoch = 0
-        """The store's epoch when the broker took its role; of a replica of a Raft group, its term."""
+        """RocketMQ's stateVersion: the setting `group_epoch`; of a replica of a Raft group, its term."""
         self._services = [*services]
         self._running: list[RoleService] = []
         self._change = asyncio.Lock()

@@ -9,23 +9,20 @@ from functools import cache, partial
 
 from actors.access.access_file import RELOAD_MS
 from actors.broker.admin.restart_requests import Restart
-from actors.broker.broker_settings import RAFT, VIP_PORT_DISTANCE, BrokerSettings
+from actors.broker.broker_settings import VIP_PORT_DISTANCE, BrokerSettings
 from actors.broker.build import Broker, build_broker
 from actors.broker.capability import Feature
 from actors.broker.drain import BrokerDrain
-from actors.broker.features import built_in_features, raft_features
+from actors.broker.features import built_in_features
 from actors.broker.handle_api import HandleApi
 from actors.broker.identity import BrokerIdentity
-from actors.broker.replication.raft.opening import RaftReplica, open_replica
 from actors.broker.reserved_port import reserve_port
 from actors.broker.role import Role
 from actors.host.cluster_tls import reload_tls
 from actors.host.descriptors import reserve_descriptors
 from actors.host.figures import described
-from actors.raft.conversion import refuse_member
 from actors.supervisor import GiveUp, Supervisor
 from store.clock import NS_PER_MS, Clock
-from store.commitlog.confirm_policy import confirm_policy
 from store.commitlog.positions import ConfirmPolicy
 from store.disk.disk_use import DiskProbe, disk_use
 from store.live_settings import LiveSettings
@@ -129,10 +126,8 @@ class BrokerService:
                 self.graph.loop.lag.start()
                 store.on_work_ended(self._post_tick())
                 # Last, because a nameserver may be slow; clients are already served.
-                if settings.replication == RAFT:  # the group elects its master
-                    await self.graph.role.become(Role.SLAVE, 0)
-                else:
-                    await self.graph.role.become(Role(settings.role), store.epoch)
+                first = Role.SLAVE if self.graph.is_elected else Role(settings.role)
+                await self.graph.role.become(first, settings.group_epoch)
             except BaseException:
                 store.close()
                 raise
@@ -203,19 +198,10 @@ class BrokerService:
 
     def _open(self, host: Host) -> tuple[MessageStore, Sequence[Feature]]:
         """Open the store, and return it with the features of this broker."""
-        settings, own = self.settings, self._own_features
-        if settings.replication == RAFT:
-
-            def open_with(features: Sequence[Feature]) -> RaftReplica:
-                open_store = partial(self._open_store, host, (*own, *features))
-                return open_replica(settings, self._clock, self._rng, open_store)
-
-            replica, added = raft_features(open_with, self._restart)
-            return replica.store, (*own, *added)
-        refuse_member(settings.store_root)
-        features = (*own, *built_in_features())
-        policy = confirm_policy(settings.store.flush, settings.replication, settings.in_sync_replicas)
-        return self._open_store(host, features, policy), features
+        features = (*self._own_features, *built_in_features(self.settings, self._restart))
+        open_store = next(feature.open_store for feature in features if feature.open_store)
+        store = open_store(self.settings, self._clock, self._rng, partial(self._open_store, host, features))
+        return store, features
 
     def _open_store(self, host: Host, features: Sequence[Feature], confirm: ConfirmPolicy) -> MessageStore:
         settings = self.settings

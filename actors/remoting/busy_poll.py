@@ -35,6 +35,10 @@ class BusyPoll:
         self._alone = 0
         self._ended_ns = 0
 
+    def stop(self) -> None:
+        """Poll no more."""
+        self._for_ns = 0
+
     def note_received(self, *, is_alone: bool) -> None:
         """Record that requests arrived; `is_alone` if it is one request, the first of this turn."""
         if self._for_ns:

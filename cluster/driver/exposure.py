@@ -1,8 +1,11 @@
-"""Check that a cluster without authentication and TLS listens only on loopback addresses."""
+"""Check that a cluster without authentication and TLS listens only on loopback addresses.
+
+And that no gateway gives strangers the rights of the inner user.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from cluster.driver.metrics_ports import processes
@@ -19,11 +22,13 @@ _TLS = ("tls", "tls.server.mode")
 def exposed(topology: Topology) -> list[Problem]:
     """Return a problem for each process that accepts plain, unauthenticated clients from other machines.
 
+    And for each gateway that accepts them from anywhere, for brokers that require authentication.
+
     Returns an empty list if the topology contains `insecure: true`.
     """
     if topology.insecure:
         return []
-    problems: list[Problem] = []
+    problems = _open_gateways(topology)
     for path, name, entry in topology.listeners():
         host = topology.host_of(entry)
         of_all = topology.broker_settings if isinstance(entry, Broker) else {}
@@ -44,6 +49,22 @@ def exposed(topology: Topology) -> list[Problem]:
     ]
 
 
+def _open_gateways(topology: Topology) -> list[Problem]:
+    """Return a problem for each gateway that would sign the requests of strangers as the inner user."""
+    of_brokers = [topology.broker_settings, *(each.settings for each in topology.brokers)]
+    if not any(_is_on(each, _AUTHENTICATION[:2]) for each in of_brokers):
+        return []
+    return [
+        (("gateways", index), _GATEWAY_TEXT)
+        for index, each in enumerate(topology.gateways)
+        if each.settings.get("inner_credentials_file") and not _is_on(each.settings, _AUTHENTICATION[:2])
+    ]
+
+
+_GATEWAY_TEXT = (
+    "the brokers require authentication, but this gateway would send the requests of every client as the "
+    "inner user, which may do everything: set authentication_enabled: true in its settings"
+)
 _METRICS_TEXT = (
     "the metrics of {name} would be on {host}, which other machines can reach, and name its topics and "
     "groups: set metrics_token_file, or keep metrics_host 127.0.0.1. If the network is private, add this "
@@ -53,6 +74,8 @@ _METRICS_TEXT = (
 
 def _is_protected(settings: Mapping[str, Any]) -> bool:
     """Return True if `settings`, from a topology or a broker.conf, enable authentication or enforce TLS."""
-    return any(
-        str(settings.get(key, "")).lower() in ("true", "1", "yes", "on") for key in _AUTHENTICATION
-    ) or any(settings.get(key) == "enforced" for key in _TLS)
+    return _is_on(settings, _AUTHENTICATION) or any(settings.get(key) == "enforced" for key in _TLS)
+
+
+def _is_on(settings: Mapping[str, Any], keys: Sequence[str]) -> bool:
+    return any(str(settings.get(key, "")).lower() in ("true", "1", "yes", "on") for key in keys)

@@ -57,8 +57,10 @@ def follow_timer(root: Path, master: TimerCheckpoint) -> None:
     If the slave becomes a master, its timer adds all pending messages again, and leaves out those that the
     master has delivered. Raises OSError.
     """
+    path = root / _CHECKPOINT
     saved = replace(master, log_flush_position=REBUILDING, queue_offset=master.master_queue_offset)
-    saved.write(root / _CHECKPOINT)
+    if not path.exists() or not path.read_bytes().startswith(saved.encode()):
+        saved.write(path)
 
 
 @dataclass(frozen=True, slots=True)

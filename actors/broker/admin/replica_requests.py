@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 
 import orjson
 
-from actors.access.access_file import AccessFile
-from actors.broker.group.queue_locks import QueueLocks
 from actors.broker.metadata.tables import BrokerTables
 from actors.remoting.admin_headers import MasterFlushOffsetHeader
 from actors.remoting.bodies.queue_ends import QueueEnds
@@ -24,13 +22,15 @@ class ReplicaRequests:
     """Handles the requests of RocketMQ's slaves; GET_ALL_GENERATIONS and others of RayMQ's."""
 
     def __init__(
-        self, store: MessageStore, tables: BrokerTables, locks: QueueLocks, access: AccessFile | None
+        self,
+        store: MessageStore,
+        tables: BrokerTables,
+        versions: Callable[[], dict[RequestCode | RayMQRequestCode, int]],
     ) -> None:
-        """Create the handler; `access` is None if authentication is disabled."""
+        """Create the handler; `versions` returns the version of each table that slaves copy at once."""
         self._store = store
         self._tables = tables
-        self._locks = locks
-        self._access = access
+        self._versions = versions
 
     def rows(self) -> Iterable[RequestRow]:
         """Return the entries of the request table that this class handles."""
@@ -55,11 +55,7 @@ class ReplicaRequests:
 
     def versions(self, context: RequestContext) -> RemotingCommand:
         """Handle GET_TABLE_VERSIONS: return a number for each table that increases with its changes."""
-        versions = self._tables.versions()
-        versions[RayMQRequestCode.GET_ALL_QUEUE_LOCKS] = self._locks.changes
-        if self._access is not None:
-            versions[RayMQRequestCode.GET_ALL_USERS] = self._access.changes
-        body = orjson.dumps({str(int(code)): number for code, number in versions.items()})
+        body = orjson.dumps({str(int(code)): number for code, number in self._versions().items()})
         return RemotingCommand.response(body=body)
 
     def queue_ends(self, context: RequestContext) -> RemotingCommand:

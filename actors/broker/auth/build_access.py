@@ -12,7 +12,7 @@ from actors.broker.broker_settings import BrokerSettings
 from actors.host.cluster_access import Proving, inner_signer, signature_check
 from actors.remoting.chain import Step
 from actors.remoting.request import Permits, RequestContext, TopicCheck, UserOf
-from actors.remoting.signing import Signer
+from actors.remoting.signing import ACCESS_KEY, Signer
 from actors.remoting.targets import Action, Target
 from store.clock import Clock
 
@@ -36,6 +36,18 @@ class BrokerAccess:
     permits: Permits
     user_of: UserOf
     """Returns the user that signed a request; None for a super user, or if authentication is disabled."""
+
+    def sender_of(self, context: RequestContext) -> str | None:
+        """Return the user on whose behalf a request is forwarded, None for the inner user and without keys.
+
+        It is empty, which a broker with users refuses, if this one signs requests but checks none.
+        """
+        if self.signer is None:
+            return None
+        if self.control is None:
+            return ""
+        user = context.command.ext[ACCESS_KEY]
+        return None if self.control.users.is_inner(user) else user
 
 
 def build_access(

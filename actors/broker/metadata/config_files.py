@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from store.json_file import JsonConfigFile
 from store.logs import get_logger
@@ -20,6 +20,16 @@ from store.metadata.pieces import content_pieces
 _log = get_logger(__name__)
 
 Parsed = TypeVar("Parsed")
+
+
+class Encodable(Protocol):
+    """A table."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the content of its file; later changes of the table do not affect it."""
+
+
+Table = TypeVar("Table", bound=Encodable)
 
 TOPICS = "topics.json"
 GROUPS = "subscriptionGroup.json"
@@ -58,9 +68,11 @@ class ConfigFiles:
         found = self._file(name).read(parse)
         return parse({}) if found is None else found
 
-    def register(self, name: str, snapshot: Callable[[], dict[str, Any]]) -> None:
-        """Register a file: after `mark_changed`, `save_changed` writes the result of `snapshot` to it."""
-        self.register_large(name, lambda: content_pieces(snapshot()))
+    def open(self, name: str, parse: Callable[[dict[str, Any]], Table]) -> Table:
+        """Load a file as `load` does, and register it: after `mark_changed`, `save_changed` writes it."""
+        table = self.load(name, parse)
+        self.register_large(name, lambda: content_pieces(table.to_json()))
+        return table
 
     def _file(self, name: str) -> JsonConfigFile:
         return self._files.setdefault(name, JsonConfigFile(self._directory / name))

@@ -24,7 +24,6 @@ from actors.broker.metadata.groups import Groups
 from actors.broker.metadata.request_modes import RequestModes
 from actors.broker.metadata.topics import Topics
 from actors.remoting.bodies.routes import RegisterBrokerBody
-from actors.remoting.codes import RayMQRequestCode, RequestCode
 from actors.remoting.header import I32_MAX, Count
 from store.clock import Clock
 from store.message.data_version import DataVersion
@@ -104,11 +103,9 @@ class BrokerTables:
         self._saved_offset_changes = 0
         self._subscribers: list[tuple[Callable[[str], None], Callable[[str], None]]] = []
         files = self._files = ConfigFiles(settings.store_root)
-        topic_table = files.load(TOPICS, partial(TopicConfigTable.from_json, clock=clock))
-        group_table = files.load(GROUPS, partial(SubscriptionGroupTable.from_json, clock=clock))
+        topic_table = files.open(TOPICS, partial(TopicConfigTable.from_json, clock=clock))
+        group_table = files.open(GROUPS, partial(SubscriptionGroupTable.from_json, clock=clock))
         offset_table = files.load(OFFSETS, partial(ConsumerOffsetTable.from_json, clock=clock))
-        files.register(TOPICS, topic_table.to_json)
-        files.register(GROUPS, group_table.to_json)
         files.register_large(OFFSETS, offset_table.to_pieces)
         files.register_large(GENERATIONS, self.generation_pieces)
         recovered_to = 0 if store.recovered.was_clean else store.positions.written
@@ -118,19 +115,15 @@ class BrokerTables:
         self.groups = Groups(settings, group_table, self._group_changed)
         generations = files.load(GENERATIONS, generations_from_json)
         self.offsets = ConsumerOffsets(offset_table, generations, is_replicated=settings.logs_progress)
-        self.delay_offsets = files.load(DELAYS, partial(DelayOffsetTable.from_json, clock=clock))
+        self.delay_offsets = files.open(DELAYS, partial(DelayOffsetTable.from_json, clock=clock))
         self._saved_delay_offsets = dict(self.delay_offsets.settled)
-        self._filters = files.load(FILTERS, ConsumerFilterTable.from_json)
-        mode_table = files.load(REQUEST_MODES, MessageRequestModeTable.from_json)
+        self._filters = files.open(FILTERS, ConsumerFilterTable.from_json)
+        mode_table = files.open(REQUEST_MODES, MessageRequestModeTable.from_json)
         self.request_modes = RequestModes(
             self.topics, self.groups, mode_table, lambda: files.mark_changed(REQUEST_MODES)
         )
-        self.orders = files.load(ORDERS, ConsumerOrderTable.from_json)
+        self.orders = files.open(ORDERS, ConsumerOrderTable.from_json)
         self.order_changes = Changes()
-        files.register(ORDERS, self.orders.to_json)
-        files.register(DELAYS, self.delay_offsets.to_json)
-        files.register(REQUEST_MODES, mode_table.to_json)
-        files.register(FILTERS, self._filters.to_json)
         files.mark_changed(TOPICS)
         files.mark_changed(GROUPS)
 
@@ -207,15 +200,9 @@ class BrokerTables:
             self._files.mark_changed(GENERATIONS)
         await self._save_changed()
 
-    def versions(self) -> dict[RequestCode | RayMQRequestCode, int]:
-        """Return a number for each table that slaves copy at once; it increases with each change."""
-        changes = self._files.changes
-        return {
-            RequestCode.GET_ALL_TOPIC_CONFIG: changes(TOPICS),
-            RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: changes(GROUPS),
-            RequestCode.GET_ALL_MESSAGE_REQUEST_MODE: changes(REQUEST_MODES),
-            RayMQRequestCode.GET_ALL_GENERATIONS: self.offsets.claims,
-        }
+    def changes(self, file: str) -> int:
+        """Return how often the table in this file of `config` has changed."""
+        return self._files.changes(file)
 
     def generation_pieces(self) -> Iterator[bytes]:
         """Yield the content of `raymqGenerations.json`, which may change between two pieces."""

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import replace
 from typing import Any
 
-from actors.broker.broker_settings import SLAVE
-from actors.broker.capability import Capability
-from actors.broker.loop.queue_removal import QueueRemoval
+from actors.broker.broker_settings import SLAVE, BrokerSettings
+from actors.broker.capability import Capability, OpenStore
+from actors.broker.loop.log_history import LogHistory, PastPositions
 from actors.broker.parts import BrokerParts
 from actors.broker.registration import Registration
 from actors.broker.replication.group_epochs import EpochRequests, GroupEpochs
@@ -20,18 +21,32 @@ from actors.broker.replication.raft.member_requests import MemberRequests
 from actors.broker.replication.raft.raft_requests import RaftRequests
 from actors.broker.replication.raft.transfers import refuse_transfer, transfer_row
 from actors.broker.replication.slave_requests import SlaveRequests
+from actors.broker.replication.table_specs import copies_of
 from actors.broker.role import Role, RoleService
 from actors.host.cluster_tls import check_peer_ca
 from actors.host.figures import Figure, Kind
+from actors.raft.conversion import refuse_member
 from actors.remoting.command import RemotingCommand
 from actors.remoting.headers import RegisterBrokerResponse
 from actors.remoting.request import RequestContext
 from actors.supervisor import Supervisor
+from store.clock import Clock
+from store.commitlog.confirm_policy import confirm_policy
 from store.logs import get_logger
+from store.message_store import MessageStore
 from store.ownership.divergence import remove_divergence
 from store.ownership.first_copy import refuse_first_copy
+from store.store_errors import StoreError
 
 _log = get_logger(__name__)
+
+
+def open_single(
+    settings: BrokerSettings, clock: Clock, rng: random.Random, open_store: OpenStore
+) -> MessageStore:
+    """Open the store of a single broker, or of a pair. Raises StoreError if it is one of a Raft group."""
+    refuse_member(settings.store_root)
+    return open_store(confirm_policy(settings.store.flush, settings.replication, settings.in_sync_replicas))
 
 
 def build_replication(parts: BrokerParts) -> Capability:
@@ -61,16 +76,16 @@ def build_replication(parts: BrokerParts) -> Capability:
         step(context)
         return context.row.handler(context)
 
-    control = parts.access.control
     forwarder = Forwarder(
         parts.remoting_client,
         lambda: role.role is not Role.SLAVE or not registration.master.master_addr,
         lambda: registration.master.master_addr or "",
-        lambda user: control is not None and control.users.is_inner(user),
+        parts.access.sender_of,
         parts.clock,
         serves_reads=lambda: settings.slave_read_enable,
         handle=handle,
     )
+    registration.when_fenced(lambda reason: store.fail(StoreError(reason)))
     both = Capability(
         rows=(
             *EpochRequests(settings, epochs, lambda: positions.written).rows(),
@@ -84,11 +99,13 @@ def build_replication(parts: BrokerParts) -> Capability:
     )
     if settings.role == SLAVE:
         services, figures = build_slave(parts, epochs)
-        return replace(both, services=services, figures=figures)
+        return replace(both, services=services, figures=figures, past=PastPositions(store, None))
     refuse_first_copy(settings.store_root)
     epochs.begin(positions.written)
     remove_divergence(settings.store_root)
-    return replace(both, services=(_fence_file(registration, epochs),))
+    history = LogHistory.begin(store.root, positions.written, parts.clock.wall_ms(), parts.rng)
+    past = PastPositions(store, history)
+    return replace(both, services=(_fence_file(registration, epochs),), past=past)
 
 
 def _fence_file(registration: Registration, epochs: GroupEpochs) -> RoleService:
@@ -108,16 +125,9 @@ def _fence_file(registration: Registration, epochs: GroupEpochs) -> RoleService:
 
 def build_slave(parts: BrokerParts, epochs: GroupEpochs) -> tuple[Sequence[RoleService], Sequence[Figure]]:
     """Build what a broker does while it is a slave."""
-    registration, loop, tables = parts.registration, parts.loop, parts.tables
-    removal = QueueRemoval(
-        loop.store, loop.reads, tables.topics, loop.server.request_tick, loop.store.forget_topic
-    )
+    registration, loop = parts.registration, parts.loop
     client, clock = parts.remoting_client, parts.clock
-    control = parts.access.control
-    sync = MetadataSync(
-        client, clock, loop.store, tables, None if control is None else control.file,
-        parts.groups.locks, removal.remove, loop.end_of_turn.wake, lambda: ha_client.joined,
-    )  # fmt: skip
+    sync = MetadataSync(client, clock, loop.store, copies_of(parts), lambda: ha_client.joined)
 
     def find_master() -> RegisterBrokerResponse:
         registration.changed()  # the response names the master that is registered now

@@ -13,7 +13,7 @@ from actors.broker.replication.ha_requests import HaRequests
 from actors.broker.replication.ha_server import SWEEP_MS, HaServer, SlaveState
 from actors.broker.replication.held_acks import HeldAcks
 from actors.broker.replication.progress_log import SNAPSHOT_MS, ProgressLog
-from actors.broker.replication.raft.table_kinds import progress_kinds
+from actors.broker.replication.table_specs import ACKED_TABLES, entries_of
 from actors.broker.role import Role, RoleService, periodic
 from actors.host.cluster_tls import peer_tls
 from actors.host.figures import Figure, Kind
@@ -28,7 +28,7 @@ def build_master(parts: BrokerParts) -> Capability:
     """
     settings, loop, role = parts.settings, parts.loop, parts.role
     address = parts.identity.ha_address
-    offsets, kinds = parts.tables.offsets, progress_kinds(parts.tables)
+    offsets, kinds = parts.tables.offsets, entries_of(ACKED_TABLES, parts)
     progress = None if settings.role == SLAVE else ProgressLog(loop.store, offsets, kinds)
 
     def master() -> str | None:

@@ -13,7 +13,7 @@ from typing import Final, Protocol
 from actors.broker.build_loop import BrokerLoop
 from actors.broker.metadata.acked_offsets import AckedOffsets
 from actors.broker.replication.raft.meta_record import Key
-from actors.broker.replication.raft.table_kinds import ACKED, OFFSET, ORDER
+from actors.broker.replication.table_entries import ACKED, OFFSET, ORDER
 from actors.broker.sending.acks import PendingAck
 from actors.remoting.codes import RayMQRequestCode, RequestCode, ResponseCode
 from actors.remoting.command import RemotingCommand

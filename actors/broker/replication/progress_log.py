@@ -21,7 +21,8 @@ from typing import Final
 from actors.broker.metadata.consumer_offsets import ConsumerOffsets
 from actors.broker.replication.group_log import log_parts
 from actors.broker.replication.raft.meta_record import RECORD_BYTES, Entry, Key, decode_meta, encode_changes
-from actors.broker.replication.raft.table_kinds import ACKED, OFFSET, ORDER, Kind
+from actors.broker.replication.table_entries import ACKED, OFFSET, ORDER
+from actors.broker.table_spec import Entries
 from store.logs import get_logger
 from store.message.message import UNKNOWN_HOST, MessageExt
 from store.message.record import RecordDraft, decode_record, decode_records
@@ -42,7 +43,7 @@ _READ_BYTES: Final = 1 << 20
 class ProgressLog:
     """Logs the progress at one master, and restores it at the start of the next one."""
 
-    def __init__(self, store: MessageStore, offsets: ConsumerOffsets, kinds: Mapping[str, Kind]) -> None:
+    def __init__(self, store: MessageStore, offsets: ConsumerOffsets, kinds: Mapping[str, Entries]) -> None:
         """Create the object, and apply the records that the tables lack.
 
         Args:

@@ -75,7 +75,7 @@ def with_policy(
 ) -> None:
     """Run a scenario with a broker whose confirmation can be held back."""
     policy = HeldBack()
-    monkeypatch.setattr("actors.broker.service.confirm_policy", lambda *_: policy)
+    monkeypatch.setattr("actors.broker.replication.build.confirm_policy", lambda *_: policy)
     settings = timer_settings(root, {"flush": "async"}, transaction_check_interval_ms=INTERVAL_MS)
     with_broker(lambda peer: story(peer, policy), settings, clock)
 

@@ -207,6 +207,28 @@ def test_calls_without_permission_are_forbidden(tmp_path: Path) -> None:
     with_users(tmp_path, story)
 
 
+@pytest.mark.parametrize("state", ["gone", "silent"])
+def test_nobody_is_admitted_while_no_broker_responds(tmp_path: Path, state: str) -> None:
+    """The brokers are stopped; the nameserver lists none any more, or a port without a process."""
+
+    async def story(inner: GrpcClient) -> None:
+        peer = cast("SigningPeer", inner.peer)
+        assert (await peer.create_user("root", "Super")).code == 0
+        (broker,) = inner.cluster.brokers
+        await broker.stop()
+        if state == "silent":
+            ext = RegisterBrokerHeader("broker-a", broker.address, "DefaultCluster", 0).to_ext()
+            registered = RemotingCommand(RequestCode.REGISTER_BROKER, ext)
+            await peer.client.ask(inner.cluster.nameserver_address, registered, TIMEOUT_MS)
+        for metadata in (signed("root", SECRETS["root"]), signed("root", "wrong"), signed("mallory", "any")):
+            client = GrpcClient(inner.cluster, inner.channel, peer, metadata)
+            for name, request in foreign_calls().items():
+                status = (await client.call(request)).status
+                assert status.code == Code.INTERNAL_SERVER_ERROR, (name, status)
+
+    with_gateway(tmp_path, story, has_users=True)
+
+
 def test_user_loses_a_permission_at_once(tmp_path: Path) -> None:
     async def story(alice: GrpcClient, root: GrpcClient) -> None:
         peer = cast("SigningPeer", alice.peer)

@@ -54,6 +54,15 @@ def test_enforced_tls_of_each_process_permits_public_addresses() -> None:
     ]
 
 
+@pytest.mark.parametrize("brokers", [{"broker_settings": ON}, {"brokers": [{"name": "b", "settings": ON}]}])
+def test_gateway_of_brokers_with_authentication_must_have_it_too(brokers: dict[str, object]) -> None:
+    keys = {"inner_credentials_file": "/k"}
+    wanted = {"gateways": [{"settings": {**keys, **ON}}, {"settings": keys}], **brokers}
+    assert places(topology(**wanted)) == ["gateways.1"]
+    assert places(topology(**wanted, insecure=True)) == []
+    assert places(topology(gateways=[{"settings": keys}])) == []
+
+
 def test_insecure_topology_permits_public_addresses() -> None:
     assert places(topology(listen_host="0.0.0.0", insecure=True)) == []
 

@@ -7,9 +7,13 @@ and the term as stateVersion, while sends are accepted, else SLAVE.
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import Callable
+from dataclasses import replace
 
-from actors.broker.capability import Capability, Feature
+from actors.broker.broker_settings import BrokerSettings
+from actors.broker.capability import Capability, Feature, OpenStore
+from actors.broker.loop.log_history import GroupLogHistory, PastPositions
 from actors.broker.parts import BrokerParts
 from actors.broker.replication.held_acks import HeldAcks
 from actors.broker.replication.raft.addresses import MemberAddresses
@@ -20,7 +24,7 @@ from actors.broker.replication.raft.forwarding import Forwarder
 from actors.broker.replication.raft.group_tables import GroupTables
 from actors.broker.replication.raft.member_requests import GroupOfReplica, MemberRequests
 from actors.broker.replication.raft.meta_log import MetaLog
-from actors.broker.replication.raft.opening import RaftReplica
+from actors.broker.replication.raft.opening import RaftReplica, open_replica
 from actors.broker.replication.raft.raft_figures import raft_figures
 from actors.broker.replication.raft.raft_requests import RaftPeer, RaftRequests, raft_message
 from actors.broker.replication.raft.raft_step import RaftStep
@@ -28,7 +32,9 @@ from actors.broker.replication.raft.transfers import Transfers
 from actors.broker.role import Role, RoleService
 from actors.raft.members import Member
 from actors.raft.messages import Message
+from store.clock import Clock
 from store.commitlog.positions import Callback
+from store.message_store import MessageStore
 
 Restart = Callable[[str], None]
 
@@ -130,25 +136,43 @@ def _forget_topic(topic: str, callback: Callback) -> None:
     callback(None)
 
 
-def first_and_last_feature(
-    replica: Callable[[], RaftReplica], restart: Restart | None
-) -> tuple[Feature, Feature]:
+def first_and_last_feature(restart: Restart | None) -> tuple[Feature, Feature]:
     """Return the features of a Raft group that are built before and after those whose services a leader runs.
 
-    Args:
-        replica: returns the replica, whose store is open when the features are built.
-        restart: stops the broker and starts it again; None if nothing would start it.
+    `restart` stops the broker and starts it again; None if nothing would start it.
     """
     tables = GroupTables()
+    replicas: list[RaftReplica] = []
     services: list[GroupServices] = []
 
+    def open_store(
+        settings: BrokerSettings, clock: Clock, rng: random.Random, open_store: OpenStore
+    ) -> MessageStore:
+        replicas.append(open_replica(settings, clock, rng, open_store))
+        return replicas[0].store
+
     def build(parts: BrokerParts) -> Capability:
-        capability, of_group = _build(parts, replica(), tables, restart)
+        capability, of_group = _build(parts, replicas[0], tables, restart)
         services.append(of_group)
-        return capability
+        # Messages of replicas arrive one by one, so each replica would poll between all of them.
+        parts.loop.server.hub.busy_poll.stop()
+        return replace(capability, past=_past_positions(parts), is_elected=True)
 
     last = Feature(lambda parts: Capability(services=(services[0].after(),)))
-    return Feature(build, sinks=(tables,)), last
+    return Feature(build, sinks=(tables,), open_store=open_store), last
+
+
+def _past_positions(parts: BrokerParts) -> PastPositions:
+    store, role = parts.loop.store, parts.role
+    terms = GroupLogHistory(store)
+
+    def may_judge(epoch_id: str) -> bool:
+        # Only the leader knows all terms, as soon as its own one can be read; a former one that does not know
+        # of the next leader yet does not know its term.
+        leads = role.role is Role.MASTER and role.epoch == terms.term
+        return not epoch_id or terms.has(epoch_id) or (leads and not terms.is_before(epoch_id))
+
+    return PastPositions(store, terms, may_judge)
 
 
 def _build(
@@ -180,11 +204,10 @@ def _build(
     def other_leader() -> str:
         return "" if driver.is_leader else leader_address()
 
-    control = parts.access.control
     confirmed = ConfirmedRequests(meta, acks)
     forwarder = Forwarder(
         parts.remoting_client, lambda: driver.accepts_sends, other_leader,
-        lambda user: control is not None and control.users.is_inner(user), parts.clock,
+        parts.access.sender_of, parts.clock,
         serves_reads=lambda: settings.slave_read_enable, handle=confirmed.handle,
     )  # fmt: skip
     transfers = Transfers(

@@ -3,27 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Sequence
 
-from actors.access.sealed_secrets import SealedSecrets
 from actors.broker.parts import BrokerParts
-from actors.broker.replication.raft.access_kinds import access_kinds
 from actors.broker.replication.raft.group_tables import GroupTables
 from actors.broker.replication.raft.meta_log import MetaLog
-from actors.broker.replication.raft.table_kinds import (
-    DRAIN,
-    GROUP,
-    TOPIC,
-    DrainKind,
-    Kind,
-    TimerKind,
-    kinds_of,
-)
+from actors.broker.replication.table_entries import GROUP, TIMER, TOPIC, TimerEntries
+from actors.broker.replication.table_specs import entries_of
 from actors.broker.role import Role, RoleService, periodic
-from actors.remoting.signing import read_credentials
-from store.store_errors import StoreError
-from store.timer.timer_checkpoint import TimerCheckpoint
 from store.timer.timer_files import follow_timer
 
 LOG_PROGRESS_MS = 1_000
@@ -32,7 +19,7 @@ LOG_PROGRESS_MS = 1_000
 class GroupServices:
     """The services that follow the role of a replica, and whether those of a leader have all started."""
 
-    def __init__(self, parts: BrokerParts, timer: TimerKind) -> None:
+    def __init__(self, parts: BrokerParts, timer: TimerEntries) -> None:
         self._root = parts.settings.store_root
         self._role = parts.role
         self._timer = timer
@@ -66,14 +53,9 @@ def build_meta(
     parts: BrokerParts, confirmed: GroupTables, leads: Callable[[], bool]
 ) -> tuple[MetaLog, GroupServices, Sequence[RoleService]]:
     """Build the replication of the tables, and its services."""
-    root = parts.settings.store_root
-    timer = TimerKind(lambda: _saved_timer(root))
-    kinds = {
-        **dict(kinds_of(parts.tables, parts.groups.locks, leads)),
-        **_access_kinds(parts),
-        DRAIN: DrainKind(parts.drain),
-        "timer": timer,
-    }
+    kinds = entries_of(confirmed.specs.values(), parts)
+    timer = kinds[TIMER]
+    assert isinstance(timer, TimerEntries)
     meta = MetaLog(parts.loop.store, confirmed, kinds, leads)
     parts.tables.subscribe(lambda name: meta.changed(TOPIC, name), lambda name: meta.changed(GROUP, name))
 
@@ -86,22 +68,6 @@ def build_meta(
     both = frozenset({Role.MASTER, Role.SLAVE})
     services = GroupServices(parts, timer)
     return meta, services, (periodic(parts.supervisor, "raft-tables", both, LOG_PROGRESS_MS, turn),)
-
-
-def _access_kinds(parts: BrokerParts) -> Mapping[str, Kind]:
-    settings, control = parts.settings, parts.access.control
-    if control is None or settings.inner_credentials_file is None:
-        return {}
-    inner = read_credentials(settings.inner_credentials_file)
-    secrets = SealedSecrets(inner, f"{settings.cluster_name}/{settings.broker_name}")
-    return dict(access_kinds(control.file, secrets))
-
-
-def _saved_timer(root: Path) -> TimerCheckpoint:
-    try:
-        return TimerCheckpoint.read(root / "config" / "timercheck") or TimerCheckpoint()
-    except StoreError:  # the timer rebuilds its files
-        return TimerCheckpoint()
 
 
 async def _nothing() -> None:

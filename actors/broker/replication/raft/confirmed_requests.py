@@ -8,7 +8,7 @@ from typing import Final
 
 from actors.broker.replication.held_acks import Deferred, HeldAcks
 from actors.broker.replication.raft.meta_log import MetaLog
-from actors.broker.replication.raft.table_kinds import DRAIN, LOCK, MODE, OFFSET, POLICY, RESET, USER
+from actors.broker.replication.table_entries import DRAIN, LOCK, MODE, OFFSET, POLICY, RESET, USER
 from actors.remoting.codes import RayMQRequestCode, RequestCode, ResponseCode
 from actors.remoting.command import RemotingCommand
 from actors.remoting.remoting_errors import Refused

@@ -63,7 +63,7 @@ class Forwarder:
         client: RemotingClient,
         accepts_sends: Callable[[], bool],
         leader_address: Callable[[], str],
-        is_inner: Callable[[str], bool],
+        sender_of: Callable[[RequestContext], str | None],
         clock: Clock,
         *,
         serves_reads: Callable[[], bool],
@@ -75,7 +75,7 @@ class Forwarder:
             client: sends the requests; it signs them as the inner user if there are users.
             accepts_sends: returns True while this replica leads and appends.
             leader_address: returns the address of another replica that leads, or an empty text.
-            is_inner: returns True for the name of the inner user.
+            sender_of: returns the user on whose behalf a request is sent, as `BrokerAccess.sender_of`.
             clock: for the end of the window.
             serves_reads: returns True if a follower serves pulls.
             handle: handles a request here, and returns the response, or None if it is sent later.
@@ -83,7 +83,7 @@ class Forwarder:
         self._client = client
         self._accepts_sends = accepts_sends
         self._leader_address = leader_address
-        self._is_inner = is_inner
+        self._sender_of = sender_of
         self._clock = clock
         self._serves_reads = serves_reads
         self._handle = handle
@@ -168,9 +168,9 @@ class Forwarder:
         command = context.command
         ext = {name: value for name, value in command.ext.items() if name not in (ACCESS_KEY, SIGNATURE)}
         ext[FORWARDED] = "true"
-        user = command.ext.get(ACCESS_KEY)
-        if user is not None and not self._is_inner(user):
-            ext[ON_BEHALF_OF], ext[ON_BEHALF_OF_SOURCE] = user, str(source_of(context))
+        user = self._sender_of(context)
+        if user is not None:
+            ext[ON_BEHALF_OF], ext[ON_BEHALF_OF_SOURCE] = user, str(source_of(context)) if user else ""
         return RemotingCommand(
             command.code, ext, command.body, language=command.language, version=command.version
         )

@@ -9,14 +9,16 @@ records of the topic's consume queue from there on. Each replica has the same en
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import orjson
 
 from actors.broker.replication.raft.meta_record import BEGIN, END, Entry, Key, MetaRecord, decode_meta
-from actors.broker.replication.raft.table_kinds import DEFINITIONS, TOPIC, belongs_to
+from actors.broker.replication.table_entries import TOPIC
+from actors.broker.replication.table_specs import TABLES
+from actors.broker.table_spec import TableSpec
 from actors.raft.conversion import GROUP_TABLES_FILE, UNKNOWN
 from store.dispatch.queue_changes import META_TOPIC
 from store.dispatch.sink import RecordBatch
@@ -41,8 +43,9 @@ class GroupTables:
 
     missing_from = None
 
-    def __init__(self) -> None:
-        """Create the object without entries; records are applied after `load`."""
+    def __init__(self, specs: Mapping[str, TableSpec] = TABLES) -> None:
+        """Create the object without entries, for these tables; records are applied after `load`."""
+        self.specs = specs
         self.entries: dict[Key, Any] = {}
         self.deleted: set[Key] = set()
         """The definitions that were deleted since the last full set: a saved table may have them still."""
@@ -95,6 +98,11 @@ class GroupTables:
     def is_whole(self) -> bool:
         """False in the middle of a full set, which a later start could not complete: do not save then."""
         return self._parts is None
+
+    def belongs_to(self, key: Key, topic: str) -> bool:
+        """Return True if an entry is deleted together with the topic."""
+        kind, name = key
+        return kind in self.specs and self.specs[kind].of_topics and name.startswith(f"{topic}@")
 
     def of_kind(self, kind: str) -> dict[str, Any]:
         """Return the entries of a kind by name."""
@@ -177,12 +185,12 @@ class GroupTables:
             self.entries[key] = entry.value
         else:
             self.entries.pop(key, None)
-            if entry.kind in DEFINITIONS:
+            if entry.kind in self.specs and self.specs[entry.kind].is_definition:
                 self.deleted.add(key)
         if self._on_applied is not None:
             self._on_applied(entry)
         if entry.kind == TOPIC and entry.value is None:
-            for kind, name in [each for each in self.entries if belongs_to(each, entry.name)]:
+            for kind, name in [each for each in self.entries if self.belongs_to(each, entry.name)]:
                 self._put(Entry(kind, name, None))
 
     def _restore(self, content: dict[str, Any]) -> None:

@@ -22,7 +22,8 @@ from actors.broker.replication.raft.meta_record import (
     encode_changes,
     encode_full,
 )
-from actors.broker.replication.raft.table_kinds import LOCK, OWN_TOPICS, TOPIC, Kind, belongs_to
+from actors.broker.replication.table_entries import LOCK, OWN_TOPICS, TOPIC
+from actors.broker.table_spec import Entries
 from actors.raft.conversion import GROUP_TABLES_FILE, UNKNOWN
 from store.commitlog.positions import Callback
 from store.dispatch.queue_changes import META_TOPIC, deletion_properties
@@ -41,7 +42,7 @@ class MetaLog:
         self,
         store: MessageStore,
         confirmed: GroupTables,
-        kinds: Mapping[str, Kind],
+        kinds: Mapping[str, Entries],
         leads: Callable[[], bool],
     ) -> None:
         """Create the object, and take over the confirmed entries.
@@ -209,7 +210,7 @@ class MetaLog:
                 self._end = result.physical_offset + result.size_bytes
                 for topic in deleted:
                     for key in [*self._confirmed.entries, *self._logged]:
-                        if belongs_to(key, topic):
+                        if self._confirmed.belongs_to(key, topic):
                             self._logged[key] = (result.queue_offset, None)
                 for kind, name, value in piece:
                     self._logged[kind, name] = (result.queue_offset, value)
@@ -241,8 +242,9 @@ class MetaLog:
 
         Without it this replica would log its deletion when it leads.
         """
+        is_kept = self._leads() or not self._confirmed.specs[kind].is_leaders
         try:
-            self._kinds[kind].put(name, value)
+            self._kinds[kind].put(name, value if is_kept else None)
         except ValueError as error:
             raise StoreError(
                 f"the entry {name!r:.100} of kind {kind} is invalid: {error}. If the file is damaged, remove "

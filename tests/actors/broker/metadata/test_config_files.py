@@ -13,6 +13,7 @@ import pytest
 from actors.broker.metadata.config_files import ConfigFiles
 from actors.remoting.codes import RequestCode
 from store.message.json_text import parse_rocketmq_json
+from store.metadata.pieces import content_pieces
 from tests.actors.broker.brokers import HOLD_MS, Peer, run, settings_of, with_broker
 from tests.store.metadata.test_metadata import FILTERS
 
@@ -100,7 +101,7 @@ def test_failed_save_is_repeated(tmp_path: Path) -> None:
 
     async def story() -> None:
         files = ConfigFiles(tmp_path)
-        files.register("table.json", lambda: contents.pop(0))
+        files.register_large("table.json", lambda: content_pieces(contents.pop(0)))
         files.mark_changed("table.json")
         with pytest.raises(TypeError):
             await files.save_changed()

@@ -16,10 +16,10 @@ from actors.remoting.admin_headers import UserHeader
 from actors.remoting.client import RemotingClient, SigningClient
 from actors.remoting.codes import RayMQRequestCode, RequestCode, ResponseCode
 from actors.remoting.command import RemotingCommand
-from actors.remoting.signing import Credentials, Signer
+from actors.remoting.signing import ACCESS_KEY, ON_BEHALF_OF, ON_BEHALF_OF_SOURCE, Credentials, Signer
 from store.clock import SystemClock
 from tests.actors.broker.auth.access_peers import DENIED, INNER, SECRETS, SigningPeer, inner_file
-from tests.actors.broker.brokers import Peer, run
+from tests.actors.broker.brokers import Peer, registered_broker, run, slave_of
 from tests.actors.broker.replication.test_ha_client import broker
 from tests.actors.broker.replication.test_metadata_sync import sync_of
 
@@ -125,6 +125,47 @@ def test_secret_keys_are_sent_only_to_the_inner_user(tmp_path: Path) -> None:
                 assert reply.code == DENIED
                 assert b"secret" not in bytes(reply.body)
             assert b"alice-secret" in bytes((await master.ask(USERS)).body)
+
+    run(story)
+
+
+@pytest.mark.parametrize(
+    "claimed",
+    [
+        {},
+        {ACCESS_KEY: "root"},
+        {ACCESS_KEY: "inner"},
+        {ON_BEHALF_OF: "root", ON_BEHALF_OF_SOURCE: "127.0.0.1"},
+    ],
+    ids=["nothing", "a user", "the inner user", "a gateway"],
+)
+def test_slave_without_access_control_lends_strangers_no_rights(
+    tmp_path: Path, claimed: dict[str, str]
+) -> None:
+    """It has the inner keys, and its master access control, which is enabled on one after the other."""
+    keys = {"inner_credentials_file": inner_file(tmp_path)}
+    access = {"authentication_enabled": True, "authorization_enabled": True}
+    mallory = orjson.dumps({"username": "mallory", "password": "secret", "userType": "Super"})
+
+    async def story() -> None:
+        async with (
+            registered_broker(tmp_path, replication="async", **keys, **access) as (_, master),
+            slave_of(master, tmp_path, **keys) as slave,
+            signing(master) as inner,
+        ):
+            assert (await inner.create_user("root", "Super")).code == 0
+            await inner.send("T")
+            assert (await slave.ask(RayMQRequestCode.PROVE_PEER)).code == 0
+            for code, ext in (
+                (RequestCode.AUTH_CREATE_USER, UserHeader("mallory").to_ext()),
+                (RequestCode.AUTH_DELETE_USER, UserHeader("root").to_ext()),
+                (RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "T"}),
+            ):
+                refused = await slave.ask(code, {**ext, **claimed}, mallory)
+                assert refused.code == DENIED, (code, refused.remark)
+            users = orjson.loads(bytes((await inner.ask(RequestCode.AUTH_LIST_USER)).body))
+            assert [each["username"] for each in users] == ["root"]
+            assert master.broker.graph.tables.topics.find("T") is not None
 
     run(story)
 

@@ -7,13 +7,15 @@ import logging
 from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import orjson
 import pytest
 
-from actors.broker.loop.queue_removal import QueueRemoval
 from actors.broker.replication import metadata_sync
 from actors.broker.replication.metadata_sync import MetadataSync
+from actors.broker.replication.table_specs import copies_of
 from actors.broker.role import Role
 from actors.remoting.bodies.locks import LockedQueues, LockRequest
 from actors.remoting.client import RemotingClient
@@ -44,15 +46,11 @@ async def pair(root: Path) -> AsyncIterator[tuple[Peer, Peer, MetadataSync]]:
 
 
 def sync_of(slave: Peer, client: RemotingClient, master: str = "") -> MetadataSync:
-    loop, tables = slave.broker.graph.loop, slave.broker.graph.tables
-    removal = QueueRemoval(
-        loop.store, loop.reads, tables.topics, loop.server.request_tick, loop.store.forget_topic
+    graph, clock = slave.broker.graph, SystemClock()
+    parts: Any = SimpleNamespace(
+        clock=clock, loop=graph.loop, tables=graph.tables, groups=graph.groups, access=graph.access
     )
-    control = slave.broker.graph.access.control
-    return MetadataSync(
-        client, SystemClock(), loop.store, tables, None if control is None else control.file,
-        slave.broker.graph.groups.locks, removal.remove, loop.end_of_turn.wake, lambda: master,
-    )  # fmt: skip
+    return MetadataSync(client, clock, graph.loop.store, copies_of(parts), lambda: master)
 
 
 async def create_topic(peer: Peer, name: str, queues: int) -> None:

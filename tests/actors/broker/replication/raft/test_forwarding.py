@@ -34,7 +34,7 @@ class Spawned(RequestContext):
 def forwarder_of(*, leads: Callable[[], bool] = lambda: False) -> Forwarder:
     """Return the step of a replica that has transferred no leadership."""
     return Forwarder(
-        cast(RemotingClient, None), leads, lambda: "", lambda _: False, SystemClock(),
+        cast(RemotingClient, None), leads, lambda: "", lambda _: None, SystemClock(),
         serves_reads=lambda: True, handle=lambda _: RemotingCommand.response(),
     )  # fmt: skip
 

@@ -15,7 +15,7 @@ import pytest
 from actors.access.access_file import FILE_NAME, AccessFile
 from actors.access.sealed_secrets import SealedSecrets
 from actors.access.users import AccessTable
-from actors.broker.replication.raft.access_kinds import PolicyKind, UserKind
+from actors.broker.replication.access_entries import PolicyEntries, UserEntries
 from actors.broker.service import BrokerService
 from actors.remoting.admin_headers import UserHeader
 from actors.remoting.bodies.access import UserInfo
@@ -266,8 +266,8 @@ def test_user_whose_key_cannot_be_decrypted_stays_as_it_is(
     table.add_user(UserInfo("alice", "alice-secret", "Normal", "enable"))
     file = AccessFile(tmp_path / FILE_NAME)
     file.use(table)
-    kind = UserKind(file, SealedSecrets(INNER, "c/b"))
-    of_others = UserKind(file, SealedSecrets(Credentials("inner", "another key"), "c/b"))
+    kind = UserEntries(file, SealedSecrets(INNER, "c/b"))
+    of_others = UserEntries(file, SealedSecrets(Credentials("inner", "another key"), "c/b"))
     for value in (of_others.get("alice"), {}, {"sealedKey": 5}, []):
         kind.put("alice", value)
         assert "raft_user_not_applied" in caplog.text
@@ -283,7 +283,7 @@ def test_policies_of_a_user_that_is_missing_do_not_damage_the_file(tmp_path: Pat
     """A replica that joined after a change of the inner user's key cannot decrypt the users before it."""
     path = tmp_path / "config" / FILE_NAME
     file, sealed = AccessFile(path), SealedSecrets(INNER, "c/b")
-    users, policies = UserKind(file, sealed), PolicyKind(file)
+    users, policies = UserEntries(file, sealed), PolicyEntries(file)
     acl = {
         "subject": "User:alice",
         "policies": [{"policyType": "Custom", "entries": [entry("Topic:T", ["Pub"])]}],

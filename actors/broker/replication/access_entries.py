@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, Final
 
 from msgspec import to_builtins
@@ -11,7 +11,6 @@ from actors.access.access_file import AccessFile
 from actors.access.policies import parse_policies
 from actors.access.sealed_secrets import SealedSecrets
 from actors.access.users import AccessTable, User
-from actors.broker.replication.raft.table_kinds import POLICY, USER, Kind
 from actors.remoting.bodies.access import AclInfo, UserInfo
 from actors.remoting.remoting_errors import Refused
 from store.logs import get_logger
@@ -21,7 +20,7 @@ _log = get_logger(__name__)
 SEALED: Final = "sealedKey"
 
 
-class UserKind:
+class UserEntries:
     """Users, by name: type, status and the encrypted secret key."""
 
     def __init__(self, file: AccessFile, secrets: SealedSecrets) -> None:
@@ -68,7 +67,7 @@ class UserKind:
         return known[1]
 
 
-class PolicyKind:
+class PolicyEntries:
     """The policies of users, by user name."""
 
     def __init__(self, file: AccessFile) -> None:
@@ -101,12 +100,6 @@ class PolicyKind:
     def version(self) -> object:
         """Return the number of changes."""
         return self._file.changes
-
-
-def access_kinds(file: AccessFile, secrets: SealedSecrets) -> Iterator[tuple[str, Kind]]:
-    """Yield the replicated tables of access control."""
-    yield USER, UserKind(file, secrets)
-    yield POLICY, PolicyKind(file)
 
 
 def _change(file: AccessFile, change: Callable[[AccessTable], None]) -> None:
