@@ -39,6 +39,7 @@ from store.upkeep.queue_file_swap import QueueFileSwap
 from store.upkeep.retention import Retention
 from store.writing.appender import Appender, AppendResult
 from store.writing.record_blocks import RecordBlocks
+from store.writing.send_gate import FAILURE, SendGate
 from store.writing.truncation import rewind_timer_of, truncation_refusal
 
 _log = get_logger(__name__)
@@ -64,7 +65,8 @@ class MessageStore(ReadableStore):
         """Create the store from its parts. Only `open` calls this."""
         self._maintenance = Maintenance(root, settings, name.store_id, clock, parts, recovered)
         checkpoints = self._maintenance.checkpoints
-        super().__init__(parts, Retention(settings, clock, parts, probe, checkpoints), clock)
+        self.gate = SendGate(root)
+        super().__init__(parts, Retention(settings, clock, parts, probe, checkpoints, self.gate), clock)
         self.queue_files = QueueFileSwap(parts)
         self.root = root
         self.settings = settings
@@ -74,17 +76,18 @@ class MessageStore(ReadableStore):
         self._clock = clock
         self._guards = guards
         self._dispatch = LiveDispatch(
-            parts.dispatcher, parts.queue_sink, parts.positions, clock, self._maintenance.on_step
+            parts.dispatcher, parts.queue_sink, parts.positions, self.gate, clock, self._maintenance.on_step
         )
         self._appender = Appender(
             parts.log,
             parts.queues,
             settings,
+            self.gate,
             clock,
             recovered.tail.last_timestamp,
             lambda: parts.dispatcher.next_offsets(parts.positions.dispatched, parts.positions.written),
         )
-        self.blocks = RecordBlocks(self._appender, parts.queues, lambda: self.write_refusal)
+        self.blocks = RecordBlocks(self._appender, parts.queues)
         self._failure: StoreError | None = None
         self.log_repair = LogRepair(root, parts, recovered.holes, self.fail)
         self._flush = LogFlush(parts.log)
@@ -193,22 +196,14 @@ class MessageStore(ReadableStore):
 
     @property
     def write_refusal(self) -> str | None:
-        """The reason why the store refuses appends; None if it accepts them."""
-        if self._failure is not None:
-            return str(self._failure)
-        return self._dispatch.fault or self.retention.refusal
+        """The reason why nothing may be written to the store; None if it may."""
+        return self.gate.write_refusal
 
     def append(self, draft: RecordDraft) -> AppendResult:
         """Append one message.
 
         Raises StoreError if appends are refused or fail, MessageInvalid if the message is too large.
         """
-        if (
-            self._failure is not None
-            or self._dispatch.fault is not None
-            or self.retention.refusal is not None
-        ):
-            raise self._refusal()
         return self._appender.append(draft)
 
     def append_batch(self, draft: RecordDraft, batch: Buffer) -> AppendResult:
@@ -216,8 +211,6 @@ class MessageStore(ReadableStore):
 
         `draft` has the fields that the messages share. Raises the errors of `append`.
         """
-        if self.write_refusal is not None:
-            raise self._refusal()
         return self._appender.append_batch(draft, batch)
 
     def append_runs(self, topic: str, runs: Runs, born_host: bytes) -> AppendResult:
@@ -226,21 +219,17 @@ class MessageStore(ReadableStore):
         A run is a sequence of records of one queue. Offsets, timestamps and hosts are written into the
         records in place. Raises the errors of `append`.
         """
-        if self.write_refusal is not None:
-            raise self._refusal()
         return self._appender.append_runs(topic, runs, born_host)
 
     def append_raw(self, offset: int, data: Buffer) -> None:
         """Append bytes of another replica's log; `offset` must be `positions.written`. Raises StoreError."""
-        if self.write_refusal is not None:
-            raise self._refusal()
+        self.gate.check_writes()
         self._appender.append_raw(offset, data)
 
     def _refusal(self) -> StoreError:
         # A new exception each time: raising the same one repeatedly would grow its traceback without limit.
-        if self._failure is not None:
-            return StoreError(self._failure.reason, self._failure.path, self._failure.position)
-        return StoreError(self.write_refusal or "", self.root)
+        assert self._failure is not None
+        return StoreError(self._failure.reason, self._failure.path, self._failure.position)
 
     def is_at_end(self, topic: str, queue_id: int, offset: int) -> bool:
         """Return True if it is certain that the log has no message of this queue at `offset` or later.
@@ -396,6 +385,7 @@ class MessageStore(ReadableStore):
         if self._failure is None:
             _log.error("store_failed", root=str(self.root), error=str(error))
             self._failure = error
+            self.gate.close(FAILURE, error.reason, error.path, error.position)
         self.positions.fail(error)
         self._maintenance.fail(error)
 

@@ -34,8 +34,8 @@ class RecordTooLarge(StoreError):
     """The record is larger than a log file of this store, so a retry fails as well."""
 
 
-class ReplicasShort(StoreError):
-    """Too few replicas are in sync, so that an append could not be confirmed: it is refused."""
+class SendsRefused(StoreError):
+    """New messages are refused, such as while too few replicas are in sync; the store itself works."""
 
 
 class RecordDamaged(StoreError):

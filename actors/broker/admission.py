@@ -9,8 +9,8 @@ names the cause and the numbers:
     send requests per second                  max_sends_per_s         [OVERLOAD]
     time that sends waited on a stalled loop  os_page_cache_busy_ms   [PCBUSY_CLEAN_QUEUE]
 
-Reads that wait for a thread (`off_loop`) and held requests (`wait_registry`) have their own limits. All sends
-are refused while `refuse_sends` is in effect, for example while too few slaves are connected.
+Reads that wait for a thread (`off_loop`) and held requests (`wait_registry`) have their own limits. Whether
+the store accepts messages at all is decided by `store.writing.send_gate`.
 """
 
 from __future__ import annotations
@@ -45,7 +45,6 @@ class Admission:
         self._waiting = 0  # sends that waited at the end of the last turn
         self._send_credit = 0.0  # sends that may be accepted now; grows by `max_sends_per_s`
         self._credit_ns = clock.monotonic_ns()
-        self._send_refusal: tuple[ResponseCode, str] | None = None
         self.refused = 0
 
     def note_lag(self, lag_ns: int) -> None:
@@ -53,14 +52,6 @@ class Admission:
         self._stalled_ms = (
             lag_ns // NS_PER_MS if lag_ns >= self._settings.os_page_cache_busy_ms * NS_PER_MS else 0
         )
-
-    def refuse_sends(self, code: ResponseCode, remark: str) -> None:
-        """Refuse all sends with this response, before anything is appended, until `admit_sends` is called."""
-        self._send_refusal = code, remark
-
-    def admit_sends(self) -> None:
-        """End the effect of `refuse_sends`."""
-        self._send_refusal = None
 
     def end_turn(self) -> None:
         """Clear the recorded lag and count the waiting sends; called after the turn's responses are sent."""
@@ -88,12 +79,7 @@ class Admission:
     def plain_sends_max(self, connection: Connection) -> int:
         """Return how many sends of a connection are accepted now; 0 if each needs its own decision."""
         settings = self._settings
-        if (
-            self._stalled_ms
-            or settings.max_sends_per_s
-            or self._waiting >= settings.send_queue_capacity
-            or self._send_refusal is not None
-        ):
+        if self._stalled_ms or settings.max_sends_per_s or self._waiting >= settings.send_queue_capacity:
             return 0
         return settings.max_pending_requests - connection.pending
 
@@ -108,9 +94,6 @@ class Admission:
             )
 
     def _admit_send(self) -> None:
-        if self._send_refusal is not None:
-            self.refused += 1
-            raise Refused(*self._send_refusal)
         if self._stalled_ms:
             self.refused += 1
             raise Refused(

@@ -60,6 +60,7 @@ from actors.broker.registration import Registration
 from actors.broker.replication.table_specs import versions_of
 from actors.broker.role import BrokerRole, Role, RoleService
 from actors.broker.sending.bulk_send import BulkSender
+from actors.broker.sending.gated import gated
 from actors.broker.sending.outstanding_requests import OtherBrokers, OutstandingRequests
 from actors.broker.sending.plain_sends import PlainSends
 from actors.broker.sending.replies import Replies
@@ -168,7 +169,7 @@ def build_broker(
         _admin_rows(parts, capabilities),
         _broker_rows(parts, figures, restart, drain),
     ):
-        loop.requests.add_rows(rows)
+        loop.requests.add_rows(gated(row, store.gate) for row in rows)
     return Broker(
         identity, access, loop, tables, groups, client, [each.leave for each in capabilities if each.leave],
         registration, role, any(each.is_elected for each in capabilities), drain, handle, figures,
@@ -345,10 +346,9 @@ def _sending(
             *properties.property_names,
             *chain.from_iterable(each.property_names or () for each in interceptors),
         )
-        permits = tuple(each.permits_plain_sends for each in capabilities if each.permits_plain_sends)
         plain = PlainSends(
             store, parts.tables.topics, loop.admission, responses, loop.acks, stats, loop.counters,
-            parts.clock, properties.added, names, permits,
+            parts.clock, properties.added, names,
         )  # fmt: skip
     sender = Sender(store, checks, interceptors, properties, responses, stats, plain)
     bulk = BulkSender(settings, store, checks, properties.added, responses, stats, parts.clock)

@@ -41,12 +41,12 @@ class Capability:
     """Run for every request, after access control and admission."""
     observers: Sequence[Observer] = ()
     """Called with every response."""
-    permits_plain_sends: Callable[[], bool] | None = None
-    """Returns True while plain sends need no step and no observer of this feature.
+    steps_skip_sends: bool = False
+    """True if sends need no step and no observer of this feature while the store's gate for them is open.
 
-    Then the broker handles plain sends without calling them (`actors.broker.sending.plain_sends`). It calls
-    this function once per receive buffer. If None, steps and observers are called for all sends, and
-    `compiled_turn` has no effect.
+    Then the broker handles plain sends without calling them (`actors.broker.sending.plain_sends`); a feature
+    can close the gate (`store.writing.send_gate`). If False, steps and observers are called for all sends,
+    and `compiled_turn` has no effect.
     """
     interceptors: Sequence[SendInterceptor] = ()
     """Called for each message before its append."""
@@ -71,7 +71,7 @@ class Capability:
     @property
     def needs_all_sends(self) -> bool:
         """True if a step or observer must be called for every send."""
-        return self.permits_plain_sends is None and bool(self.steps or self.observers)
+        return not self.steps_skip_sends and bool(self.steps or self.observers)
 
 
 @dataclass(frozen=True, slots=True)

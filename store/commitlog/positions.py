@@ -69,7 +69,6 @@ class Positions:
         "min",
         "recovered",
         "replicas",
-        "shortage",
         "waiting",
         "written",
     )
@@ -87,8 +86,6 @@ class Positions:
         """The end of the last message written to a queue for which a reader was waiting at that time."""
         self.replicas: dict[int, int] = {}
         """Maps the id of each replica to the CommitLog offset up to which it has the log."""
-        self.shortage = ""
-        """Why appends could not be confirmed, such as too few replicas: they are refused; else empty."""
         self._confirmed = 0
         self._end_at = 0
         self._is_end_known = False

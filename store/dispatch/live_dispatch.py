@@ -16,6 +16,7 @@ from store.dispatch.dispatcher import Dispatcher, Step
 from store.dispatch.queue_sink import ConsumeQueueSink
 from store.logs import get_logger
 from store.store_errors import StoreError
+from store.writing.send_gate import DISPATCH, SendGate
 
 _log = get_logger(__name__)
 
@@ -30,6 +31,7 @@ class LiveDispatch:
         dispatcher: Dispatcher,
         queues: ConsumeQueueSink,
         positions: Positions,
+        gate: SendGate,
         clock: Clock,
         on_step: Callable[[Step], None],
     ) -> None:
@@ -40,6 +42,7 @@ class LiveDispatch:
         self._dispatcher = dispatcher
         self._queues = queues
         self._positions = positions
+        self._gate = gate
         self._clock = clock
         self._on_step = on_step
         self._under_way: Step | None = None
@@ -118,7 +121,9 @@ class LiveDispatch:
             self.finish()
 
     def _done(self, step: Step) -> None:
-        self.fault = None
+        if self.fault is not None:
+            self.fault = None
+            self._gate.open(DISPATCH)
         self._positions.dispatched = step.position
         self._on_step(step)
 
@@ -128,3 +133,4 @@ class LiveDispatch:
             _log.error("dispatch_failed", error=str(error))
         reason = explain(error) if isinstance(error, OSError) else str(error)
         self.fault = f"consume queues or index cannot be written: {reason}"
+        self._gate.close(DISPATCH, self.fault)

@@ -27,6 +27,7 @@ from store.store_errors import StoreError
 from store.store_settings import StoreSettings
 from store.upkeep.checkpoints import Checkpoints
 from store.upkeep.stale_queues import StaleQueues
+from store.writing.send_gate import DISK, SendGate
 
 _log = get_logger(__name__)
 
@@ -90,9 +91,10 @@ class Retention:
         parts: StoreParts,
         probe: DiskProbe,
         checkpoints: Checkpoints,
+        gate: SendGate,
     ) -> None:
         """Create the retention of a store; `probe` returns the usage of the disk that contains a path."""
-        self.refusal: str | None = None
+        self._gate = gate
         self._settings = settings
         self._clock = clock
         self._parts = parts
@@ -301,20 +303,20 @@ class Retention:
 
     def _set_refusal(self, pressure: Pressure, state: DiskState, levels: DiskLevels) -> None:
         if pressure is Pressure.REFUSE:
-            if self.refusal is None:
+            if not self._gate.is_closed_by(DISK):
                 _log.error(
                     "disk_full",
                     log_disk_percent=state.log[1].percent,
                     consume_queue_disk_percent=state.derived[1].percent,
                 )
-            self.refusal = state.refusal(levels)
-        elif pressure < Pressure.FORCE and self.refusal is not None:
+            self._gate.close(DISK, state.refusal(levels))
+        elif pressure < Pressure.FORCE and self._gate.is_closed_by(DISK):
             _log.info(
                 "disk_space_recovered",
                 log_disk_percent=state.log[1].percent,
                 consume_queue_disk_percent=state.derived[1].percent,
             )
-            self.refusal = None
+            self._gate.open(DISK)
 
     # ---- deletion ------------------------------------------------------------------------------------------
 

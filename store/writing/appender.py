@@ -19,9 +19,10 @@ from store.message.hosts import Host
 from store.message.record import RecordDraft, encode_record
 from store.message.runs import Runs
 from store.message.sys_flag import TRANSACTION_UNQUEUED
-from store.store_errors import MessageInvalid, ReplicasShort, StoreError
+from store.store_errors import MessageInvalid, StoreError
 from store.store_settings import StoreSettings
 from store.writing.raw_records import RawRecords
+from store.writing.send_gate import SendGate
 
 _log = get_logger(__name__)
 
@@ -63,6 +64,7 @@ class Appender:
         log: CommitLog,
         queues: ConsumeQueueTable,
         settings: StoreSettings,
+        gate: SendGate,
         clock: Clock,
         last_timestamp: int,
         undispatched: Callable[[], Iterable[tuple[bytes, int, int]]],
@@ -80,6 +82,7 @@ class Appender:
         self.raw = RawRecords(log)
         self._positions = log.positions
         self._queues = queues
+        self._gate = gate
         self._clock = clock
         self._append_crc = settings.append_property_crc
         self._settings = settings
@@ -95,6 +98,8 @@ class Appender:
 
     def append(self, draft: RecordDraft) -> AppendResult:
         """Append one message. Raises StoreError, MessageInvalid."""
+        if not self._gate.is_open:
+            self._gate.check()
         if not self.assigned_is_known:
             self._recount_assigned()
         queue = self._queues.get(draft.topic, draft.queue_id)
@@ -124,6 +129,8 @@ class Appender:
 
     def append_batch(self, draft: RecordDraft, batch: Buffer) -> AppendResult:
         """Append the messages in the body of a RocketMQ batch request. Raises StoreError, MessageInvalid."""
+        if not self._gate.is_open:
+            self._gate.check()
         if not self.assigned_is_known:
             self._recount_assigned()
         queue = self._queues.get(draft.topic, draft.queue_id)
@@ -148,6 +155,8 @@ class Appender:
         Offsets, timestamps and hosts are written into the records in place. Raises StoreError,
         MessageInvalid.
         """
+        if not self._gate.is_open:
+            self._gate.check()
         if not self.assigned_is_known:
             self._recount_assigned()
         queues = self._queues.get_all(topic, runs.queue_ids)
@@ -175,7 +184,7 @@ class Appender:
 
     def begin_block(self) -> BlockRoom | None:
         """Return where the next records would be appended; None if they need a new file, or are refused."""
-        if self._positions.shortage:
+        if not self._gate.is_open:
             return None
         if not self.assigned_is_known:
             self._recount_assigned()
@@ -212,8 +221,6 @@ class Appender:
             self._positions.awaited = self._positions.written
 
     def _reserve(self, size_bytes: int) -> int:
-        if self._positions.shortage:
-            raise ReplicasShort(self._positions.shortage)
         try:
             return self._log.reserve(size_bytes)
         except OSError as error:

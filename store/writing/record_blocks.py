@@ -1,6 +1,6 @@
 """RecordBlocks: appends records that compiled code encodes for their place in the log."""
 
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 
 from store.consumequeue.table import ConsumeQueueTable
 from store.kernels.memory import I64
@@ -15,17 +15,13 @@ class RecordBlocks:
     No other method of the store may be called in between.
     """
 
-    def __init__(
-        self, appender: Appender, queues: ConsumeQueueTable, write_refusal: Callable[[], str | None]
-    ) -> None:
-        """Create the object; `write_refusal` returns why the store refuses appends, or None."""
+    def __init__(self, appender: Appender, queues: ConsumeQueueTable) -> None:
         self._appender = appender
         self._queues = queues
-        self._write_refusal = write_refusal
 
     def begin(self) -> BlockRoom | None:
         """Return where a block would be appended; None if appends are refused or need a new file."""
-        return None if self._write_refusal() is not None else self._appender.begin_block()
+        return self._appender.begin_block()
 
     def append(self, position: int, records: memoryview, *, is_awaited: bool) -> None:
         """Append records that were encoded for the position that `begin` returned.

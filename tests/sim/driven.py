@@ -18,6 +18,7 @@ from actors.raft.history import GroupRecord
 from actors.raft.members import Member, Members
 from actors.raft.node import RaftNode
 from actors.raft.term_file import TermFile
+from store.writing.send_gate import SendGate
 
 if TYPE_CHECKING:
     from tests.sim.replica import SimReplica
@@ -75,7 +76,9 @@ class ModelStore:
     """What a RaftDriver uses of the store of a ModelLog."""
 
     write_refusal = None
-    shortage = ""
+
+    def __init__(self) -> None:
+        self.gate = SendGate(Path())
 
     @property
     def positions(self) -> ModelStore:

@@ -38,6 +38,7 @@ from store.message.validate import DLQ_TOPIC_PREFIX
 from store.message_store import GetMessageResult, MessageStore
 from store.metadata import DelayOffsetTable
 from store.store_errors import MessageInvalid, RecordTooLarge, StoreError
+from store.writing.send_gate import REPLICATION
 
 _log = get_logger(__name__)
 
@@ -136,7 +137,7 @@ class DelayScheduler:
             self.table.move(level, min(offset, self.table.offsets.get(level, offset)))
         positions = self._store.positions
         self.table.settle(positions.written, min(positions.flushed, positions.confirmed))
-        if positions.shortage:
+        if self._store.gate.is_closed_by(REPLICATION):  # expected; the log has all other errors
             return
         for level in range(1, len(self._delays_ms)):
             offset = self.table.offsets.get(level, 0)

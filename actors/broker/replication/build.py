@@ -22,7 +22,7 @@ from actors.broker.replication.raft.raft_requests import RaftRequests
 from actors.broker.replication.raft.transfers import refuse_transfer, transfer_row
 from actors.broker.replication.slave_requests import SlaveRequests
 from actors.broker.replication.table_specs import copies_of
-from actors.broker.role import Role, RoleService
+from actors.broker.role import BrokerRole, Role, RoleService
 from actors.host.cluster_tls import check_peer_ca
 from actors.host.figures import Figure, Kind
 from actors.raft.conversion import refuse_member
@@ -37,6 +37,7 @@ from store.message_store import MessageStore
 from store.ownership.divergence import remove_divergence
 from store.ownership.first_copy import refuse_first_copy
 from store.store_errors import StoreError
+from store.writing.send_gate import REPLICATION, SendGate
 
 _log = get_logger(__name__)
 
@@ -50,7 +51,7 @@ def open_single(
 
 
 def build_replication(parts: BrokerParts) -> Capability:
-    """Build the replication of a broker; the hot path of a master has no step (`permits_plain_sends`).
+    """Build the replication of a broker; the hot path of a master has no step (`steps_skip_sends`).
 
     A master begins its epoch here, before it listens: a former master never accepts a send.
 
@@ -95,7 +96,7 @@ def build_replication(parts: BrokerParts) -> Capability:
         ),
         steps=(forwarder, step),
         keepers=(forwarder,),
-        permits_plain_sends=lambda: role.role is Role.MASTER,
+        steps_skip_sends=True,
     )
     if settings.role == SLAVE:
         services, figures = build_slave(parts, epochs)
@@ -138,10 +139,24 @@ def build_slave(parts: BrokerParts, epochs: GroupEpochs) -> tuple[Sequence[RoleS
         epochs, client.tls if parts.settings.ha_tls else None,
     )  # fmt: skip
     services = (
+        _closed_gate(loop.store.gate, parts.role),
         _task(parts.supervisor, "ha-client", ha_client.run),
         _task(parts.supervisor, "metadata-sync", sync.run),
     )
     return services, _figures(ha_client, sync)
+
+
+def _closed_gate(gate: SendGate, role: BrokerRole) -> RoleService:
+    """Close the gate, and return the service that opens it when the slave becomes the master."""
+    gate.close(REPLICATION, "a slave appends nothing: send to the master")
+
+    async def start() -> None: ...
+
+    async def stop() -> None:
+        if role.role is Role.MASTER:
+            gate.open(REPLICATION)
+
+    return RoleService("closed-gate", frozenset({Role.SLAVE}), start, stop)
 
 
 def _task(supervisor: Supervisor, name: str, run: Callable[[], Coroutine[Any, Any, None]]) -> RoleService:

@@ -48,7 +48,6 @@ def build_master(parts: BrokerParts) -> Capability:
         parts.clock,
         HaLoop(hub.enqueue, loop.reads.load_pages),
         loop.server.request_tick,
-        loop.admission,
         loop.server.ports,
         None if tls is None else partial(TlsGate, hub, tls),
     )
@@ -68,7 +67,7 @@ def build_master(parts: BrokerParts) -> Capability:
     return Capability(
         rows=tuple(HaRequests(loop.store, lambda: role.role, master, server.slaves, address).rows()),
         steps=acks,
-        permits_plain_sends=lambda: True,
+        steps_skip_sends=True,
         services=(
             RoleService("ha-port", is_master, server.start, server.stop, needs_end=False),
             every("ha-sweep", interval_ms=SWEEP_MS, act=server.sweep),

@@ -4,8 +4,7 @@ The stream has no names, so a replica is an IP address: the connections of one a
 the position of the newest one. Slaves on one machine would be lost together.
 
 With `replication: sync`, appends are refused while fewer than `in_sync_replicas` replicas, the master
-included, are in sync: sends by `Admission`, and all others by the store. Anything else that a send must wait
-for is decided by `InSyncReplicas`.
+included, are in sync (`SendGate`). Anything else that a send must wait for is decided by `InSyncReplicas`.
 """
 
 from __future__ import annotations
@@ -17,17 +16,16 @@ from functools import partial
 from typing import Final
 
 from actors.bounds import AtLimit, Bound, Use
-from actors.broker.admission import Admission
 from actors.broker.broker_settings import BrokerSettings
 from actors.broker.replication.ha_connection import Credit, HaConnection, HaLoop
 from actors.broker.replication.slave_stream import REPORTS_AHEAD
 from actors.broker.replication.written_times import WrittenTimes
 from actors.ports import Port, Ports
-from actors.remoting.codes import ResponseCode
 from store.clock import NS_PER_MS, Clock
 from store.commitlog.confirm_policy import SYNC
 from store.logs import get_logger
 from store.message_store import MessageStore
+from store.writing.send_gate import REPLICATION
 
 _log = get_logger(__name__)
 
@@ -75,7 +73,6 @@ class HaServer:
         clock: Clock,
         loop: HaLoop,
         request_tick: Callable[[], object],
-        admission: Admission,
         ports: Ports,
         gate: Gate | None = None,
     ) -> None:
@@ -88,7 +85,6 @@ class HaServer:
             clock: for time-outs and lags.
             loop: runs and delays the work of the connections.
             request_tick: requests a turn, which confirms what slaves have acknowledged.
-            admission: refuses sends while too few replicas are in sync.
             ports: the ports of the process.
             gate: returns the first protocol of a connection, which the protocol of the slave follows after
                 the TLS handshake; None without TLS.
@@ -98,7 +94,6 @@ class HaServer:
         self._store = store
         self._clock = clock
         self._request_tick = request_tick
-        self._admission = admission
         self._is_sync = settings.replication == SYNC
         self._credit = Credit()
         self._make = partial(HaConnection, store, clock, loop, self._credit, self._changed)
@@ -114,7 +109,7 @@ class HaServer:
         self._times = WrittenTimes()
         self._sampled_ns = 0
         self._rates: dict[HaConnection, tuple[int, int]] = {}
-        self._update_admission()
+        self._move_gate()
 
     @property
     def in_sync(self) -> int:
@@ -156,7 +151,7 @@ class HaServer:
         settings = self._settings
         self._is_stopped = False
         self._credit.refill(settings.ha_max_bytes_per_s, SWEEP_MS)
-        self._update_admission()
+        self._move_gate()
         if not self._port:
             _log.warning("ha_port_closed", reason=_CLOSED)
             return
@@ -175,9 +170,7 @@ class HaServer:
     async def stop(self) -> None:
         """Refuse sends, wait up to DRAIN_MS until the slaves in sync have the log, and disconnect them."""
         self._is_stopped = True
-        self._admission.refuse_sends(
-            ResponseCode.SERVICE_NOT_AVAILABLE, "this broker is no longer the master of its group"
-        )
+        self._store.gate.close(REPLICATION, "this broker is no longer the master of its group")
         if self._listener is not None:
             self._listener.close()
             self._listener = None
@@ -202,7 +195,7 @@ class HaServer:
             connection.sweep(now_ns)
         if now_ns - self._sampled_ns >= SAMPLE_MS * NS_PER_MS:
             self._sample(now_ns)
-        self._update_admission()
+        self._move_gate()
 
     def _is_draining(self) -> bool:
         return any(each.stream.is_in_sync and each.stream.lag_bytes for each in self._counted.values())
@@ -241,7 +234,7 @@ class HaServer:
                 self._replicas += 1
                 self._replica_of[host] = self._replicas
             self._acknowledge(connection)
-        self._update_admission()
+        self._move_gate()
 
     def _acknowledge(self, connection: HaConnection) -> None:
         if self._counted.get(connection.host) is connection:
@@ -250,16 +243,14 @@ class HaServer:
             if self._is_sync:
                 self._request_tick()
 
-    def _update_admission(self) -> None:
+    def _move_gate(self) -> None:
         """Refuse sends while too few replicas are in sync, before anything is appended."""
         needed = self._settings.in_sync_replicas
         if self._is_stopped:
             return
         if not self._is_sync or (in_sync := self.in_sync) >= needed:
-            self._admission.admit_sends()
-            self._store.positions.shortage = ""
+            self._store.gate.open(REPLICATION)
         else:
             cause = f"{in_sync} of in_sync_replicas {needed}, the master included, are in sync"
             remark = f"in-sync replicas not enough: {cause}" + ("" if self._port else f"; {_CLOSED}")
-            self._admission.refuse_sends(ResponseCode.SYSTEM_ERROR, remark)
-            self._store.positions.shortage = remark
+            self._store.gate.close(REPLICATION, remark)

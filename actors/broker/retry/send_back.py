@@ -15,12 +15,11 @@ from actors.broker.retry.dead_letters import origin_topic
 from actors.broker.sending.acks import Acks
 from actors.broker.sending.delay_draft import delay_draft
 from actors.broker.sending.moved import moved
-from actors.broker.sending.responses import SendAck
+from actors.broker.sending.responses import SendAck, not_stored
 from actors.broker.stats import BrokerStats
-from actors.remoting.codes import RequestCode, ResponseCode
+from actors.remoting.codes import RequestCode
 from actors.remoting.command import RemotingCommand
 from actors.remoting.headers import ConsumerSendMsgBackHeader
-from actors.remoting.remoting_errors import Refused
 from actors.remoting.request import Cost, OnSlave, RequestContext, RequestRow, TopicCheck
 from actors.remoting.targets import Action, on_group
 from store.message.message import MessageExt
@@ -94,7 +93,7 @@ class SendBack:
         try:
             result = self._store.append(record)
         except StoreError as error:
-            raise Refused(ResponseCode.SERVICE_NOT_AVAILABLE, str(error)) from error
+            raise not_stored(error) from error
         origin = origin_topic(self._topics, message.properties, message.topic)
         self._stats.sent_back(group.group_name, origin, result.size_bytes)
         if is_dead:

@@ -6,7 +6,7 @@ when a definition changes: so `Sender` decides which sends are permitted, and th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from struct import Struct
 from typing import Final, NamedTuple
 
@@ -81,7 +81,6 @@ class PlainSends:
         clock: Clock,
         added: bytes,
         reserved: Iterable[str],
-        permits: Sequence[Callable[[], bool]] = (),
     ) -> None:
         """Create the object.
 
@@ -96,8 +95,6 @@ class PlainSends:
             clock: measures the time of the requests.
             added: the encoded properties that every message gets.
             reserved: names of properties with which a send is not plain.
-            permits: return False while the sends need the steps of a feature
-                (`Capability.permits_plain_sends`).
         """
         self._blocks = store.blocks
         self._store_settings = store.settings
@@ -107,7 +104,6 @@ class PlainSends:
         self._stats = stats
         self._counters = counters
         self._clock = clock
-        self._permits = permits
         self._texts = _texts(responses, added)
         hosts = int(self._texts.pieces[HOSTS, 0])
         self._born_host = self._texts.texts.data[hosts : hosts + V4_BYTES]
@@ -181,9 +177,6 @@ class PlainSends:
         frames_max = min(self._admission.plain_sends_max(connection), FRAMES_MAX)
         if frames_max <= 0 or len(connection.peer_bytes) != V4_BYTES:
             return at
-        for permits in self._permits:
-            if not permits():
-                return at
         if self._is_outdated:
             self._forget()
             return at

@@ -14,7 +14,7 @@ from actors.remoting.remoting_errors import Refused
 from actors.remoting.request import RequestContext
 from store.message.message_id import offset_message_ids
 from store.message_store import AppendResult
-from store.store_errors import StoreError
+from store.store_errors import SendsRefused, StoreError
 
 
 class SendResponses:
@@ -109,6 +109,8 @@ class NewTopicAck(SendAck):
 
 def not_stored(error: StoreError | struct.error) -> Refused:
     """Return the refusal of a send that the store has rejected with `error`."""
+    if isinstance(error, SendsRefused):
+        return Refused(ResponseCode.SYSTEM_ERROR, str(error))
     if isinstance(error, StoreError):  # after this code producers try another broker
         return Refused(ResponseCode.SERVICE_NOT_AVAILABLE, str(error))
     return Refused(

@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from actors.broker.loop.reads import Reads
 from actors.broker.metadata.topics import TRANSACTION_HALF_TOPIC, Topics
 from actors.broker.sending.acks import Acks
-from actors.broker.sending.responses import SendAck
+from actors.broker.sending.responses import SendAck, not_stored
 from actors.broker.stats import BrokerStats
 from actors.broker.transactions.half_messages import first_offset, real_queue
 from actors.broker.transactions.open_transactions import HalfPlace
@@ -32,7 +32,7 @@ from store.message.properties import MessageConst
 from store.message.record import decode_record
 from store.message.sys_flag import TRANSACTION_COMMIT, TRANSACTION_NONE, TRANSACTION_ROLLBACK
 from store.message_store import MessageStore
-from store.store_errors import MessageInvalid, ReplicasShort, StoreError
+from store.store_errors import MessageInvalid, StoreError
 
 _log = get_logger(__name__)
 
@@ -138,9 +138,8 @@ class EndTransaction:
         try:
             result = self._transactions.commit(half, topic, queue_id, place)
         except StoreError as error:
-            is_short = isinstance(error, ReplicasShort)
-            code = ResponseCode.SYSTEM_ERROR if is_short else ResponseCode.SERVICE_NOT_AVAILABLE
-            raise _refusal(header, str(error), code) from error
+            refused = not_stored(error)
+            raise _refusal(header, refused.remark, refused.code) from error
         self._stats.put(topic, 1, result.size_bytes)
         self._counts.committed(topic, half)
         self._acks.when_confirmed(result.physical_offset + result.size_bytes, SendAck(context, {}))
@@ -171,9 +170,7 @@ def _check_half(header: EndTransactionHeader, half: MessageExt) -> None:
         raise _refusal(header, f"topic {header.topic[:100]!r} is not that of the half message")
 
 
-def _refusal(
-    header: EndTransactionHeader, cause: str, code: ResponseCode = ResponseCode.SYSTEM_ERROR
-) -> Refused:
+def _refusal(header: EndTransactionHeader, cause: str, code: int = ResponseCode.SYSTEM_ERROR) -> Refused:
     _log.warning(
         "end_transaction_refused",
         group=header.producer_group,

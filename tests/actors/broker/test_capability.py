@@ -65,11 +65,9 @@ def test_a_step_or_observer_is_called_for_every_plain_send(tmp_path: Path, point
     with_broker(story, settings_of(tmp_path), features=[added])
 
 
-def test_a_feature_permits_plain_sends_to_bypass_it_for_a_time(tmp_path: Path) -> None:
+def test_a_feature_is_bypassed_by_plain_sends_while_the_gate_is_open(tmp_path: Path) -> None:
     sends = Sends()
-    added = feature(
-        steps=(sends.step,), observers=(sends.observer,), permits_plain_sends=lambda: not sends.refuses
-    )
+    added = feature(steps=(sends.step,), observers=(sends.observer,), steps_skip_sends=True)
 
     async def story(peer: Peer) -> None:
         for _ in range(20):  # the compiled path takes them when it knows the queue
@@ -77,6 +75,8 @@ def test_a_feature_permits_plain_sends_to_bypass_it_for_a_time(tmp_path: Path) -
         passed, observed, compiled = counts(peer, sends)
         assert (passed, compiled > 0) == (20 - compiled, True)
         sends.refuses = True
+        gate = peer.broker.graph.loop.store.gate
+        gate.close("feature", "the feature refuses all sends")
         refused = await peer.send("Plain", properties=KEY)
         assert (refused.code, refused.remark) == (
             ResponseCode.SERVICE_NOT_AVAILABLE,
@@ -84,6 +84,7 @@ def test_a_feature_permits_plain_sends_to_bypass_it_for_a_time(tmp_path: Path) -
         )
         assert counts(peer, sends) == (passed + 1, observed + 1, compiled)
         sends.refuses = False
+        gate.open("feature")
         offsets = [(await peer.send("Plain", properties=KEY)).ext["queueOffset"] for _ in range(20)]
         assert offsets == [str(offset) for offset in range(20, 40)]
         assert taken(peer.broker) > compiled

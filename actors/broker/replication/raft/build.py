@@ -35,6 +35,7 @@ from actors.raft.messages import Message
 from store.clock import Clock
 from store.commitlog.positions import Callback
 from store.message_store import MessageStore
+from store.writing.send_gate import REPLICATION
 
 Restart = Callable[[str], None]
 
@@ -181,12 +182,14 @@ def _build(
     """Build the requests, the chain steps and the driver of a replica."""
     settings, node, loop = parts.settings, replica.node, parts.loop
     addresses = MemberAddresses({node.me: parts.identity.address, **replica.addresses}, lambda: node.members)
-    meta, services, table_services = build_meta(  # a saved reset calls it before there is a driver
-        parts, tables, lambda: node.accepts_sends and driver.accepts_sends
-    )
+
+    def leads() -> bool:
+        return not loop.store.gate.is_closed_by(REPLICATION)
+
+    meta, services, table_services = build_meta(parts, tables, leads)
     broker = RaftBroker(parts, replica, addresses, meta, restart)
     driver = RaftDriver(node, replica.log, loop.store, replica.term_file, parts.clock, addresses, broker)
-    acks = HeldAcks(loop, meta, parts.tables.offsets.acked, lambda: driver.accepts_sends)
+    acks = HeldAcks(loop, meta, parts.tables.offsets.acked, leads)
     loop.end_of_turn.on_written(acks.before(driver.end_turn))
     loop.store.retention.keep_from(driver.needed_offset)
 
@@ -206,8 +209,7 @@ def _build(
 
     confirmed = ConfirmedRequests(meta, acks)
     forwarder = Forwarder(
-        parts.remoting_client, lambda: driver.accepts_sends, other_leader,
-        parts.access.sender_of, parts.clock,
+        parts.remoting_client, leads, other_leader, parts.access.sender_of, parts.clock,
         serves_reads=lambda: settings.slave_read_enable, handle=confirmed.handle,
     )  # fmt: skip
     transfers = Transfers(
@@ -222,7 +224,7 @@ def _build(
             *transfers.rows(),
         ),
         steps=(forwarder, step, confirmed),
-        permits_plain_sends=lambda: driver.accepts_sends,
+        steps_skip_sends=True,
         services=(
             RoleService("raft", frozenset({Role.MASTER, Role.SLAVE}), start, stop),
             *table_services,

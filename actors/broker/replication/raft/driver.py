@@ -38,6 +38,7 @@ from store.clock import NS_PER_MS, Clock
 from store.logs import get_logger
 from store.message_store import MessageStore
 from store.store_errors import RecordDamaged, StoreError
+from store.writing.send_gate import REPLICATION
 
 _log = get_logger(__name__)
 
@@ -114,6 +115,7 @@ class RaftDriver:
         self._addresses = addresses
         self._broker = broker
         self._is_running = False
+        store.gate.close(REPLICATION, NO_LEADER)
         self._timer: Timer | None = None
         self._timer_ms = 0
         self._opening: tuple[int, int] | None = None
@@ -140,7 +142,7 @@ class RaftDriver:
     @property
     def accepts_sends(self) -> bool:
         """True while this replica leads, and may append."""
-        return self._is_running and self.node.accepts_sends and self._opening is None
+        return not self._store.gate.is_closed_by(REPLICATION)
 
     @property
     def is_leader(self) -> bool:
@@ -152,7 +154,6 @@ class RaftDriver:
     def start(self) -> None:
         """Take part in the group, on the running event loop."""
         self._is_running = True
-        self._store.positions.shortage = NO_LEADER
         damage = self._log.damage
         self._run(self.node.start)
         if damage is not None:
@@ -162,7 +163,7 @@ class RaftDriver:
     def stop(self) -> None:
         """Take no further part; waiting acknowledgements fail."""
         self._is_running = False
-        self._store.positions.shortage = NO_LEADER
+        self._move_gate()
         if self._timer is not None:
             self._timer.cancel()
         self._abandon("this replica is being stopped")
@@ -287,7 +288,7 @@ class RaftDriver:
                     return
                 self._do[type(effect)](effect)
             if self._is_running:  # also while the leadership is being transferred: services append, too
-                self._store.positions.shortage = "" if self.accepts_sends else NO_LEADER
+                self._move_gate()
         except CannotLead as error:
             reason = str(error)
             self._run(lambda: self.node.resign(reason, self._now()))
@@ -296,6 +297,16 @@ class RaftDriver:
         except Exception as error:
             self._fail(f"{type(error).__name__}: {error}")
             raise
+
+    def _move_gate(self) -> None:
+        if self._may_append:
+            self._store.gate.open(REPLICATION)
+        else:
+            self._store.gate.close(REPLICATION, NO_LEADER)
+
+    @property
+    def _may_append(self) -> bool:
+        return self._is_running and self.node.accepts_sends and self._opening is None
 
     def _become_leader(self, effect: do.BecomeLeader) -> None:
         _log.info("raft_leader_elected", term=effect.term)
@@ -321,7 +332,7 @@ class RaftDriver:
 
     def _append_group_record(self, effect: do.AppendGroupRecord) -> None:
         members = effect.members.with_addresses(self._addresses.of_each(effect.members))
-        self._store.positions.shortage = ""
+        self._store.gate.open(REPLICATION)  # for this record only
         try:
             record = self._log.append_group_record(effect.term, members)
         except StoreError as error:  # such as a full disk; nothing was appended
@@ -338,7 +349,7 @@ class RaftDriver:
         if self._opening is not None and self._log.flushed >= self._opening[1] and self._is_running:
             term, self._opening = self._opening[0], None
             self._store.confirm()
-            self._store.positions.shortage = ""
+            self._move_gate()
             self._broker.open_for_sends(term)
 
     def _truncate(self, effect: do.Truncate) -> None:
@@ -370,7 +381,7 @@ class RaftDriver:
     def _lose_leadership(self, effect: do.LoseLeadership) -> None:
         _log.warning("raft_leadership_lost", reason=effect.reason)
         self._opening = None
-        self._store.positions.shortage = NO_LEADER  # before a foreign byte: services stop later
+        self._store.gate.close(REPLICATION, NO_LEADER)  # before a foreign byte: services stop later
         self._abandon(f"this replica does not lead its group any more: {effect.reason}; send again")
         self._broker.lose_leadership()
 

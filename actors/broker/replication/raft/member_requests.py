@@ -48,6 +48,10 @@ class ChangesMembers(Protocol):
         """True while the replica leads."""
 
     @property
+    def accepts_sends(self) -> bool:
+        """True while the replica leads, and may append."""
+
+    @property
     def failure(self) -> str:
         """Why this replica takes no part in its group; empty while it does."""
 
@@ -113,7 +117,7 @@ class MemberRequests:
                 f"{leader or 'not known yet'}",
             )
         add, remove = self._added(header, node.members), _removed(header)
-        if not node.accepts_sends:
+        if not group.driver.accepts_sends:
             raise Refused(
                 ResponseCode.SERVICE_NOT_AVAILABLE,
                 f"{node.me} has not confirmed its first record as the leader yet, or hands over: try again",
