@@ -39,7 +39,7 @@ from cluster.bench.sending import await_arrival, make_topic
 from cluster.client import Producer
 from cluster.demo.flights import ALL_FLIGHTS, as_messages, read_flights
 from cluster.session.environment import TOKEN_PATH_ENV
-from cluster.session.ray_session import Mode, Way, connect, disconnect
+from cluster.session.ray_session import SessionMode, Way, connect, disconnect
 from cluster.topology.topology_file import load_topology
 
 if TYPE_CHECKING:
@@ -130,7 +130,7 @@ def read_all(root: Path, nameservers: str, messages: int) -> Iterator[Result]:
         yield measure("aggregate", partial(aggregate, spark, nameservers), messages, executor)
         yield measure("sort", partial(sort, spark, nameservers), messages, executor)
     overrides = ["ray.num_cpus=2", f"ray.object_store_memory_bytes={OBJECT_STORE_BYTES}"]
-    connect(load_topology(overrides=overrides), root, Way(Mode.EMBEDDED))
+    connect(load_topology(overrides=overrides), root, Way(SessionMode.EMBEDDED))
     try:
         yield measure("ray-data", partial(count_dataset, nameservers), messages, None)
     finally:

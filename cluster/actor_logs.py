@@ -12,11 +12,11 @@ from functools import partial
 from actors.host import ray_port
 from actors.host.ray_port import ActorUnavailable
 from cluster.driver.launch_errors import LaunchFailed, LaunchRefused
-from cluster.driver.launch_report import Report
-from cluster.log_files import LEVELS, Found, Query, merged, read_logs
+from cluster.driver.launch_report import Reporter
+from cluster.log_files import LEVELS, LogLines, Query, merged_lines, read_logs
 from cluster.paths import home_of
 from cluster.session.ray_head import CURRENT_CLUSTER
-from cluster.session.ray_session import Mode, choose_way, is_connected, session
+from cluster.session.ray_session import SessionMode, choose_way, is_connected, session
 from cluster.topology.topology import Topology
 from cluster.waiting import SYSTEM_WAITING, Waiting
 
@@ -29,11 +29,11 @@ PAUSE_S = 0.5
 _SPAN = re.compile(r"(\d+)([smhd])")
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 
-Source = Callable[[Query], list[Found]]
+Source = Callable[[Query], list[LogLines]]
 
 
 def read(
-    topology: Topology, query: Query, *, follow: bool = False, report: Report | None = None
+    topology: Topology, query: Query, *, follow: bool = False, report: Reporter | None = None
 ) -> Iterator[tuple[str, bytes]]:
     """Yield (actor, line) for the logged events of a cluster's actors, ordered by time.
 
@@ -41,10 +41,10 @@ def read(
     on this machine are read. Raises LaunchFailed if there are no logs, and LaunchRefused for an actor without
     a log or for `follow` without a running cluster.
     """
-    report = report or Report()
+    report = report or Reporter()
     home = home_of(topology.cluster)
     way = choose_way(topology, home, os.environ)
-    if way.mode is Mode.STARTED and not is_connected():
+    if way.mode is SessionMode.STARTED and not is_connected():
         if follow:
             raise LaunchRefused(
                 f"cluster {topology.cluster} is not running: --follow needs a running cluster"
@@ -78,7 +78,7 @@ class Gathering:
         query = self.query
         while True:
             found = self._query(query)
-            gathered = list(merged(found))
+            gathered = list(merged_lines(found))
             yield from gathered[-query.last :] if query.last else gathered
             if not follow and not gathered:
                 return
@@ -88,7 +88,7 @@ class Gathering:
             ends = {**query.places, **{each.log: each.end for each in found}}
             query = replace(query, last=None, places=ends)
 
-    def _query(self, query: Query) -> list[Found]:
+    def _query(self, query: Query) -> list[LogLines]:
         found = {each.log: each for source in self.sources for each in source(query)}
         return list(found.values())
 
@@ -105,14 +105,14 @@ class Gathering:
                 raise LaunchRefused(f"actor {name!r} has no log; actors with logs: {shown}")
 
 
-def _nodes(report: Report) -> list[Source]:
+def _nodes(report: Reporter) -> list[Source]:
     """Return a source per live node: the local directory, and a Ray task on each other node."""
     own_ip = ray_port.own_node_ip()
     unavailable: set[str] = set()
 
-    def query_node(ip: str, query: Query) -> list[Found]:
+    def query_node(ip: str, query: Query) -> list[LogLines]:
         try:
-            found: list[Found] = ray_port.run_on(f"node:{ip}", read_here, query, timeout_s=NODE_TIMEOUT_S)
+            found: list[LogLines] = ray_port.run_on(f"node:{ip}", read_here, query, timeout_s=NODE_TIMEOUT_S)
         except ActorUnavailable as error:
             if ip not in unavailable:
                 unavailable.add(ip)
@@ -124,7 +124,7 @@ def _nodes(report: Report) -> list[Source]:
     return [partial(read_logs, ray_port.logs_folder()), *(partial(query_node, ip) for ip in sorted(ips))]
 
 
-def read_here(query: Query) -> list[Found]:
+def read_here(query: Query) -> list[LogLines]:
     """Return the lines found on the node that runs this task."""
     return read_logs(ray_port.logs_folder(), query)
 

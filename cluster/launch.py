@@ -27,7 +27,7 @@ from cluster.driver.driver import Driver, UpResult
 from cluster.driver.health import probe
 from cluster.driver.kinds import NAMESERVER
 from cluster.driver.launch_errors import LaunchFailed, LaunchRefused, refuse
-from cluster.driver.launch_report import ConsoleReport, Report
+from cluster.driver.launch_report import ConsoleReport, Reporter
 from cluster.driver.majorities import lost_majorities
 from cluster.driver.migration import MemberChanges, migrate_broker
 from cluster.driver.placement import place
@@ -38,7 +38,14 @@ from cluster.driver.specs import ActorSpec, creation_order
 from cluster.paths import home_of, only_one_driver
 from cluster.session.environment import EnvironmentInvalid
 from cluster.session.ray_head import HeadFailed, read_record, stop_head
-from cluster.session.ray_session import Mode, SessionFailed, choose_way, disconnect, is_connected, session
+from cluster.session.ray_session import (
+    SessionFailed,
+    SessionMode,
+    choose_way,
+    disconnect,
+    is_connected,
+    session,
+)
 from cluster.topology.topology import DEFAULT_NAMESPACE, Topology
 from cluster.topology.topology_file import TopologyError, load_with_source
 from cluster.views.replicas import RAFT_ROLES, RAFT_STATE
@@ -55,7 +62,7 @@ def up(
     file: str | Path | None = None,
     overrides: Sequence[str] = (),
     *,
-    report: Report | None = None,
+    report: Reporter | None = None,
     embedded: bool = False,
     dry_run: bool = False,
     prune: bool = False,
@@ -77,7 +84,7 @@ def up(
     Raises TopologyError or LaunchRefused before anything is started, and LaunchFailed, SessionFailed or
     HeadFailed after that.
     """
-    report = report or Report()
+    report = report or Reporter()
     topology, source = load_with_source(file, overrides, broker_confs)
     for warning in source.warnings:
         report.line(warning, "yellow")
@@ -92,16 +99,16 @@ def leave_embedded() -> None:
     disconnect()
 
 
-def down(topology: Topology, report: Report | None = None) -> int:
+def down(topology: Topology, report: Reporter | None = None) -> int:
     """Stop the actors of a cluster, keep their stores, and return the number of stopped actors.
 
     Ray is stopped too if `up` started it and no other RayMQ cluster uses it.
     """
-    report = report or Report()
+    report = report or Reporter()
     home = home_of(topology.cluster)
     with only_one_driver(home):
         way = choose_way(topology, home, os.environ)
-        if way.mode is Mode.STARTED and not is_connected():
+        if way.mode is SessionMode.STARTED and not is_connected():
             # There is no Ray to connect to; stop processes left by a failed or interrupted start.
             stop_head(home)
             report.line(f"cluster {topology.cluster} is not running")
@@ -121,7 +128,7 @@ def down(topology: Topology, report: Report | None = None) -> int:
         if others:
             names = ", ".join(f"{actor.name} ({actor.namespace})" for actor in others)
             report.line(f"Ray keeps running: it also runs {names}")
-        elif record is None or way.mode is Mode.SUBMITTED:
+        elif record is None or way.mode is SessionMode.SUBMITTED:
             report.line("Ray keeps running: it was not started by `raymq up` of this cluster")
         else:
             with report.working("stopping Ray"):
@@ -137,7 +144,7 @@ def restart(
     *,
     rolling: bool = False,
     waits: bool = True,
-    report: Report | None = None,
+    report: Reporter | None = None,
     dry_run: bool = False,
 ) -> UpResult:
     """Restart the named actors, or all with `rolling`, one at a time.
@@ -148,7 +155,7 @@ def restart(
     if not names and not rolling:
         raise LaunchRefused("name the actors to restart, or use --rolling to restart all of them")
     topology, source = load_with_source(file, overrides)
-    driver = Driver(topology, source, report or Report(), dry_run=dry_run, waits=waits)
+    driver = Driver(topology, source, report or Reporter(), dry_run=dry_run, waits=waits)
     return driver.restart(names or None)
 
 
@@ -158,7 +165,7 @@ def promote(
     replica: str,
     *,
     confirm: Callable[[], None] = lambda: None,
-    report: Report | None = None,
+    report: Reporter | None = None,
     dry_run: bool = False,
 ) -> None:
     """Make a slave the master of its group, and its old master a slave.
@@ -167,7 +174,7 @@ def promote(
     Raises as `up` does, and LaunchRefused if `replica` is not a serving slave.
     """
     topology, source = load_with_source(file, overrides)
-    driver = Driver(topology, source, report or Report(), dry_run=dry_run, waits=False)
+    driver = Driver(topology, source, report or Reporter(), dry_run=dry_run, waits=False)
     promote_replica(driver, replica, confirm)
 
 
@@ -178,7 +185,7 @@ def migrate(
     changes: MemberChanges,
     *,
     confirm: Callable[[], None] = lambda: None,
-    report: Report | None = None,
+    report: Reporter | None = None,
     dry_run: bool = False,
 ) -> None:
     """Make a running broker a Raft group, or a group a single broker, as the topology says.
@@ -187,7 +194,7 @@ def migrate(
     as `up` does, and LaunchRefused if the broker cannot be migrated.
     """
     topology, source = load_with_source(file, overrides)
-    driver = Driver(topology, source, report or Report(), dry_run=dry_run, waits=False, migrating=broker)
+    driver = Driver(topology, source, report or Reporter(), dry_run=dry_run, waits=False, migrating=broker)
     migrate_broker(driver, broker, changes, confirm)
 
 
@@ -196,7 +203,7 @@ def drain(
     broker: str,
     *,
     timeout_s: float = DRAIN_TIMEOUT_S,
-    report: Report | None = None,
+    report: Reporter | None = None,
     dry_run: bool = False,
 ) -> None:
     """Drain a broker and stop it: disable writes, wait until all groups have consumed its messages, stop.
@@ -206,11 +213,11 @@ def drain(
     """
     if timeout_s <= 0:
         raise LaunchRefused(f"--timeout {timeout_s:g} is invalid: use a positive number of seconds")
-    report = report or Report()
+    report = report or Reporter()
     home = home_of(topology.cluster)
     with only_one_driver(home):
         way = choose_way(topology, home, os.environ)
-        if way.mode is Mode.STARTED and not is_connected():
+        if way.mode is SessionMode.STARTED and not is_connected():
             raise LaunchRefused(f"cluster {topology.cluster} is not running")
         with session(topology, home, way):
             mine, _ = split_by_cluster(fleet.observe(topology.namespace), topology)
@@ -241,7 +248,7 @@ def session_if_running(topology: Topology) -> Iterator[bool]:
     """Connect to the cluster's Ray; the value is False, without a connection, if no Ray is running."""
     home = home_of(topology.cluster)
     way = choose_way(topology, home, os.environ)
-    if way.mode is Mode.STARTED and not is_connected():
+    if way.mode is SessionMode.STARTED and not is_connected():
         yield False
     else:
         with session(topology, home, way):
@@ -327,7 +334,7 @@ def find_nameservers(namespace: str = DEFAULT_NAMESPACE) -> list[str]:
 
 
 @contextmanager
-def exiting_on_errors(errors: Console) -> Iterator[None]:
+def exiting_on_failures(errors: Console) -> Iterator[None]:
     """Print an error raised inside without a traceback, and exit with its code."""
     try:
         yield
@@ -352,7 +359,7 @@ def run_up(
     prune: bool = False,
     broker_confs: Sequence[str] = (),
     joining: Sequence[str] = (),
-    report: Report | None = None,
+    report: Reporter | None = None,
 ) -> None:
     """Run `up` with a console; the last line is `READY` with the nameservers' addresses."""
     report = report or ConsoleReport(console)
@@ -375,7 +382,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "--prune", action="store_true", help="remove actors that are no longer in the topology"
     )
     given = parser.parse_args(arguments)
-    with exiting_on_errors(Console(stderr=True)):
+    with exiting_on_failures(Console(stderr=True)):
         run_up(
             given.topology,
             given.overrides,

@@ -51,7 +51,7 @@ class Query:
 
 
 @dataclass(frozen=True)
-class Found:
+class LogLines:
     """Lines of one actor's log and their end position; `log` identifies the log among all machines."""
 
     log: str
@@ -60,7 +60,7 @@ class Found:
     end: Place
 
 
-def read_logs(folder: Path, query: Query) -> list[Found]:
+def read_logs(folder: Path, query: Query) -> list[LogLines]:
     """Return the selected lines of each log in `folder`, the log directory of a Ray session."""
     found = []
     for file in sorted((folder / query.namespace).glob(f"*{ENDING}")):
@@ -68,7 +68,7 @@ def read_logs(folder: Path, query: Query) -> list[Found]:
         if not query.actors or any(actor in (name, f"{name}-0") for name in query.actors):
             log = f"{machine()}{file}"
             lines, end = _read(file, query.places.get(log), query)
-            found.append(Found(log, actor, lines, end))
+            found.append(LogLines(log, actor, lines, end))
     return found
 
 
@@ -139,7 +139,7 @@ def _is_wanted(line: bytes, query: Query) -> bool:
     return is_high and str(event.get("time", "")) >= query.since
 
 
-def merged(found: list[Found]) -> Iterator[tuple[str, bytes]]:
+def merged_lines(found: list[LogLines]) -> Iterator[tuple[str, bytes]]:
     """Yield (actor, line) of all logs, ordered by time."""
     timed = [(str(event_of(line).get("time", "")), each.actor, line) for each in found for line in each.lines]
     for _, actor, line in sorted(timed, key=lambda entry: entry[0]):

@@ -31,7 +31,7 @@ Nameserver = Annotated[
 ]
 
 
-def examples(*lines: str) -> str:
+def job_examples(*lines: str) -> str:
     """Return the epilog of a command's help page with one example per line."""
     return "Examples:\n\n" + "\n\n".join(lines)
 

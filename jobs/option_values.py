@@ -68,7 +68,7 @@ def as_path(option: str, value: str | Path) -> str:
     return text
 
 
-def literal(path: str) -> str:
+def escaped_pattern(path: str) -> str:
     """Return `path` for an API of Spark that takes paths for patterns: their characters are escaped."""
     return _PATTERN.sub(r"\\\g<0>", path)
 

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Sequence
 from threading import Lock
 
-from actors.access.signatures import network_of
+from actors.access.signatures import packed_network
 from actors.bounds import AtLimit, Bound, Use
 from store.clock import NS_PER_MS, Clock
 
@@ -97,4 +97,4 @@ def row_of(user: str, address: str) -> Row:
         packed = ipaddress.ip_address(address.partition("%")[0]).packed
     except ValueError:
         packed = b""
-    return user, network_of(packed)
+    return user, packed_network(packed)

@@ -123,7 +123,7 @@ class SignatureCheck:
 
     def _delay_ms(self, connection: Connection) -> int:
         count = self._failures.add(
-            network_of(connection.peer_bytes[:-_PORT_BYTES]), self._clock.monotonic_ns()
+            packed_network(connection.peer_bytes[:-_PORT_BYTES]), self._clock.monotonic_ns()
         )
         return REFUSAL_DELAY_MS if count > FREE_FAILURES else 0
 
@@ -185,7 +185,7 @@ class Failures:
             del self._counts[min(self._counts, key=lambda each: self._counts[each][0])]
 
 
-def network_of(address: bytes) -> bytes:
+def packed_network(address: bytes) -> bytes:
     """Return a packed IP address; of an IPv6 address only the /64 network."""
     is_ipv4 = len(address) == 4 or address.startswith(_IPV4_MAPPED)
     return address if is_ipv4 else address[:_IPV6_NETWORK_BYTES]

@@ -114,9 +114,9 @@ class Broker(ActorShell):
 
     def _respond(self, request: Callable[[], Coroutine[Any, Any, bytes]]) -> bytes:
         """Run a request on the service's loop; return SERVICE_NOT_AVAILABLE if the service is not serving."""
-        from actors.broker.handle_api import refusal
+        from actors.broker.handle_api import refusal_reply
 
         try:
             return self._host.call_async(request, timeout_s=CALL_TIMEOUT_S)
         except (NotServing, TimeoutError) as error:
-            return refusal(Refused(ResponseCode.SERVICE_NOT_AVAILABLE, str(error)))
+            return refusal_reply(Refused(ResponseCode.SERVICE_NOT_AVAILABLE, str(error)))

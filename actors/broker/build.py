@@ -21,8 +21,8 @@ from actors.broker.admin.broker_info import BrokerInfo
 from actors.broker.admin.cleaning import Cleaning
 from actors.broker.admin.client_admin import ClientAdmin
 from actors.broker.admin.drain_requests import DrainRequests
-from actors.broker.admin.group_admin import GroupAdmin
-from actors.broker.admin.offset_admin import OffsetAdmin
+from actors.broker.admin.group_admin import GroupAdminRequests
+from actors.broker.admin.offset_admin import OffsetAdminRequests
 from actors.broker.admin.progress_requests import ProgressRequests
 from actors.broker.admin.queue_file_requests import QueueFileRequests
 from actors.broker.admin.replica_requests import ReplicaRequests
@@ -52,7 +52,7 @@ from actors.broker.metadata.tables import BrokerTables
 from actors.broker.metadata.topics import has_records_of_all
 from actors.broker.parts import BrokerGroups, BrokerParts
 from actors.broker.reading.pull import Puller
-from actors.broker.reading.queue_ends import QueueEnds
+from actors.broker.reading.queue_ends import EndResponses
 from actors.broker.reading.queue_reader import QueueReader
 from actors.broker.reading.queues import QueueQueries
 from actors.broker.reading.replica_choice import ReplicaChoice
@@ -94,7 +94,7 @@ ROUTE_TIMEOUT_MS = 3_000
 
 
 @dataclass(frozen=True, slots=True)
-class Broker:
+class BuiltBroker:
     """The objects of one broker. `BrokerService` starts and stops them."""
 
     identity: BrokerIdentity
@@ -124,7 +124,7 @@ def build_broker(
     supervisor: Supervisor,
     features: Sequence[Feature],
     restart: Restart | None,
-) -> Broker:
+) -> BuiltBroker:
     """Build a broker on an open store.
 
     Args:
@@ -170,7 +170,7 @@ def build_broker(
         _broker_rows(parts, figures, restart, drain),
     ):
         loop.requests.add_rows(gated(row, store.gate) for row in rows)
-    return Broker(
+    return BuiltBroker(
         identity, access, loop, tables, groups, client, [each.leave for each in capabilities if each.leave],
         registration, role, any(each.is_elected for each in capabilities), drain, handle, figures,
         _metrics(parts, figures, (requests, puller, *plain), capabilities),
@@ -357,7 +357,7 @@ def _sending(
 
 def _puller(parts: BrokerParts, past: PastPositions) -> Puller:
     settings, loop, tables, clients = parts.settings, parts.loop, parts.tables, parts.groups.clients
-    ends = QueueEnds(loop.store)
+    ends = EndResponses(loop.store)
     replicas = ReplicaChoice(settings, loop.store, tables.groups, lambda: parts.role.role)
     return Puller(
         settings, parts.reader, loop.reads, ends, tables.offsets, clients, loop.held, replicas, past
@@ -391,7 +391,7 @@ def _admin_rows(parts: BrokerParts, capabilities: Sequence[Capability]) -> Itera
     )
     return (
         *TopicAdmin(tables, stats, removal.remove, wake, parts.registration.when_registered).rows(),
-        *GroupAdmin(tables, stats).rows(),
+        *GroupAdminRequests(tables, stats).rows(),
         *Cleaning(
             store,
             tables,
@@ -400,7 +400,7 @@ def _admin_rows(parts: BrokerParts, capabilities: Sequence[Capability]) -> Itera
             lambda: parts.role.role,
             keeps_queues=forget is not None,
         ).rows(),
-        *OffsetAdmin(identity.name, store, reads, tables, clients, wake, may_read).rows(),
+        *OffsetAdminRequests(identity.name, store, reads, tables, clients, wake, may_read).rows(),
         *ProgressRequests(identity, loop, tables, parts.groups, clock, permits).rows(),
         *ClientAdmin(identity.name, clients, store, reads, clock, may_read, permits).rows(),
         *ReplicaRequests(store, tables, partial(versions_of, parts)).rows(),

@@ -125,7 +125,7 @@ def unpack(request: bytes) -> dict[Any, Any]:
     return given
 
 
-def parse(given: Mapping[Any, Any], fields: Mapping[str, tuple[type, object]]) -> dict[str, Any]:
+def parse_fields(given: Mapping[Any, Any], fields: Mapping[str, tuple[type, object]]) -> dict[str, Any]:
     """Check the entries of a request; `fields` maps each name to its type and default.
 
     Raises Refused if one is missing, unknown or of another type.
@@ -155,7 +155,7 @@ def reply(fields: Mapping[str, object]) -> bytes:
     return bytes(msgpack.packb({"v": VERSION, "code": 0, "remark": "", **fields}))
 
 
-def refusal(error: Refused) -> bytes:
+def refusal_reply(error: Refused) -> bytes:
     """Encode a reply with the code and remark of an error."""
     remark = without_paths(error.remark[:REMARK_CHARS_MAX])
     return bytes(msgpack.packb({"v": VERSION, "code": error.code, "remark": remark}))
@@ -200,7 +200,7 @@ class HandleApi:
         try:
             code, connection = RayMQRequestCode.APPEND_BATCH, self._for_append
             given, signer = await self._open(connection, code, request)
-            fields = parse(given, _APPEND)
+            fields = parse_fields(given, _APPEND)
             batch, header = fields["batch"], AppendBatchHeader(fields["topic"], fields["queue"])
             await self._check(connection, self._command(code, header, signer), header, self._steps)
             if fields["format"] == "arrow":
@@ -210,7 +210,7 @@ class HandleApi:
                 raise _invalid(f"format is {fields['format']!r}: it must be rocketmq or arrow")
             response = await _request(connection, self._command(code, header, signer, batch))
         except Refused as error:
-            return refusal(error)
+            return refusal_reply(error)
         stored = AppendBatchResponse.from_ext(response.ext)
         return reply(
             {
@@ -227,7 +227,7 @@ class HandleApi:
         try:
             code, connection = RayMQRequestCode.PULL_RECORDS, self._for_read
             given, signer = await self._open(connection, code, request)
-            fields = parse(given, _READ)
+            fields = parse_fields(given, _READ)
             self._check_replica(fields["replica"])
             header = PullRecordsHeader(
                 fields["topic"],
@@ -240,7 +240,7 @@ class HandleApi:
             )
             response = await _request(connection, self._command(code, header, signer), _STATUS)
         except Refused as error:
-            return refusal(error)
+            return refusal_reply(error)
         found = PullRecordsResponse.from_ext(response.ext)
         return reply(
             {
@@ -258,7 +258,7 @@ class HandleApi:
         try:
             code = RayMQRequestCode.DESCRIBE_SPLITS
             given, signer = await self._open(self._for_offsets, code, request)
-            fields = parse(given, _OFFSETS)
+            fields = parse_fields(given, _OFFSETS)
             self._check_replica(fields["replica"])
             topic, group = fields["topic"], fields["group"]
             command = self._command(code, TopicHeader(topic), signer)
@@ -273,7 +273,7 @@ class HandleApi:
                 for queue in splits.queues
             ]
         except Refused as error:
-            return refusal(error)
+            return refusal_reply(error)
         return reply({"queues": rows})
 
     async def describe(self, request: bytes = b"") -> bytes:
@@ -281,10 +281,10 @@ class HandleApi:
         try:
             code, connection = RayMQRequestCode.DESCRIBE_BROKER, self._for_describe
             given, signer = await self._open(connection, code, request) if request else ({}, None)
-            parse(given, {})
+            parse_fields(given, {})
             response = await _request(connection, self._command(code, None, signer))
         except Refused as error:
-            return refusal(error)
+            return refusal_reply(error)
         return reply(orjson.loads(response.body))
 
     async def _open(
@@ -295,7 +295,7 @@ class HandleApi:
         Raises Refused if the request is not a map, or, with access control, if the keys are wrong.
         """
         given = unpack(request)
-        signer = _signer(parse({key: given[key] for key in _KEYS if key in given}, _KEYS))
+        signer = _signer(parse_fields({key: given[key] for key in _KEYS if key in given}, _KEYS))
         await self._check(connection, self._command(code, None, signer), None, self._steps[:1])
         return given, signer
 

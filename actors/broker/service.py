@@ -10,7 +10,7 @@ from functools import cache, partial
 from actors.access.access_file import RELOAD_MS
 from actors.broker.admin.restart_requests import Restart
 from actors.broker.broker_settings import VIP_PORT_DISTANCE, BrokerSettings
-from actors.broker.build import Broker, build_broker
+from actors.broker.build import BuiltBroker, build_broker
 from actors.broker.capability import Feature
 from actors.broker.drain import BrokerDrain
 from actors.broker.features import built_in_features
@@ -47,7 +47,7 @@ warm_up_once = cache(warm_up)
 class BrokerService:
     """One broker. `start` and `stop` must run on the same event loop."""
 
-    graph: Broker
+    graph: BuiltBroker
     """The broker's objects, built by `start`."""
 
     def __init__(

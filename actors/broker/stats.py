@@ -47,7 +47,7 @@ class Count(NamedTuple):
     calls: int = 0
 
 
-class Change(NamedTuple):
+class TallyChange(NamedTuple):
     """The growth of a counter over `span_ms`."""
 
     grown: Count
@@ -89,7 +89,7 @@ class Tally:
         if len(samples) > _WINDOWS[window][1]:
             del samples[0]
 
-    def since(self, window: int, sampled_ms: deque[int], now_ms: int) -> Change:
+    def since(self, window: int, sampled_ms: deque[int], now_ms: int) -> TallyChange:
         """Return the growth within a window; `sampled_ms` are the times of its samples."""
         samples = self._samples[window]
         if len(samples) < _WINDOWS[window][1]:  # the counter is younger than the window
@@ -99,7 +99,7 @@ class Tally:
         grown = Count(
             self.messages - first.messages, self.size_bytes - first.size_bytes, self.calls - first.calls
         )
-        return Change(grown, max(now_ms - begin_ms, SHORTEST_MS))
+        return TallyChange(grown, max(now_ms - begin_ms, SHORTEST_MS))
 
 
 class PutTally(Tally):
@@ -328,7 +328,7 @@ class BrokerStats:
 
     # ---- reading -------------------------------------------------------------------------------------------
 
-    def since(self, tally: Tally, window: int) -> Change:
+    def since(self, tally: Tally, window: int) -> TallyChange:
         """Return the growth of a counter within a window: MINUTE, HOUR or DAY."""
         return tally.since(window, self._sampled_ms[window], self._clock.wall_ms())
 

@@ -13,9 +13,9 @@ import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
-from actors.access.signatures import FREE_FAILURES, REFUSAL_DELAY_MS, Failures, network_of
+from actors.access.signatures import FREE_FAILURES, REFUSAL_DELAY_MS, Failures, packed_network
 from actors.bounds import AtLimit, Bound, Newest, Use
-from actors.gateway.callers import Caller, Signature, client_id_of, source_of
+from actors.gateway.callers import Caller, Signature, caller_source, client_id_of
 from actors.gateway.groups import group_name
 from actors.gateway.grpc.calls import Call
 from actors.gateway.proto.definition_pb2 import Code, Resource
@@ -86,7 +86,7 @@ class Access:
         client_id = client_id_of(call.metadata)
         if self._nameservers is None:
             return Caller(client_id)
-        signature, source = Signature.of(call.metadata), source_of(call.peer)
+        signature, source = Signature.of(call.metadata), caller_source(call.peer)
         caller = Caller(client_id, signature.user, str(source))
         key, now_ns = (signature, caller.source), self._clock.monotonic_ns()
         if now_ns - self._checked.get(key, -CHECKED_MS * NS_PER_MS) < CHECKED_MS * NS_PER_MS:
@@ -122,7 +122,7 @@ class Access:
 
     async def _note_failure(self, caller: Caller, address: bytes) -> None:
         """Log a failed signature; slow its address down after several."""
-        count = self._failures.add(network_of(address), self._clock.monotonic_ns())
+        count = self._failures.add(packed_network(address), self._clock.monotonic_ns())
         if count <= FREE_FAILURES:
             _log.warning("call_not_authenticated", peer=caller.source, user=caller.user[:100])
         else:
@@ -158,7 +158,7 @@ class Access:
         return self._brokers
 
 
-def targets_of(
+def targets_for(
     action: Action, groups: Iterable[Resource] = (), topics: Iterable[Resource] = ()
 ) -> list[Target]:
     """Return groups and topics as targets of an action. Raises RpcFailed if a name is not valid."""

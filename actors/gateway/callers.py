@@ -83,7 +83,7 @@ def client_id_of(metadata: Mapping[str, str]) -> str:
     return client_id
 
 
-def source_of(peer: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
+def caller_source(peer: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
     """Return the IP address of a connection's peer; an IPv4-mapped one as IPv4, and without a zone."""
     address = ipaddress.ip_address(split_address(peer)[0].partition("%")[0])
     return getattr(address, "ipv4_mapped", None) or address

@@ -14,11 +14,11 @@ from typing import Final
 from google.protobuf.duration_pb2 import Duration
 
 from actors.bounds import AtLimit, Bound, Use
-from actors.gateway.access import Access, targets_of
+from actors.gateway.access import Access, targets_for
 from actors.gateway.callers import Caller
-from actors.gateway.groups import CONSUMER_TYPES, UNKNOWN_GROUP, Groups, consumer_settings
+from actors.gateway.groups import CONSUMER_TYPES, UNKNOWN_GROUP, GatewayGroups, consumer_settings
 from actors.gateway.grpc.calls import Call
-from actors.gateway.members import HEARTBEAT_TIMEOUT_MS, Members
+from actors.gateway.members import HEARTBEAT_TIMEOUT_MS, GatewayMembers
 from actors.gateway.messages import BODY_BYTES_MAX, message_of
 from actors.gateway.proto.definition_pb2 import (
     ClientType,
@@ -37,10 +37,10 @@ from actors.gateway.proto.service_pb2 import (
     RecoverOrphanedTransactionCommand,
     TelemetryCommand,
 )
-from actors.gateway.receipts import Renewals
+from actors.gateway.receipts import ReceiptRenewals
 from actors.gateway.sends import TransactionId
 from actors.gateway.statuses import RpcFailed, check_count, check_length, ok, status_of
-from actors.gateway.topics import Topics, check_endpoints, topic_name
+from actors.gateway.topics import GatewayTopics, check_endpoints, topic_name
 from actors.remoting.bodies.groups import HeartbeatData
 from actors.remoting.client import RemotingClient
 from actors.remoting.codes import RequestCode
@@ -73,18 +73,18 @@ KEPT: Final = Bound(
 ENTRY_BYTES: Final = 256
 
 
-class Clients:
+class GatewayClients:
     """The clients that are connected to one gateway."""
 
     def __init__(
         self,
         access: Access,
-        topics: Topics,
+        topics: GatewayTopics,
         client: RemotingClient,
         client_id: str,
-        groups: Groups,
-        members: Members,
-        renewals: Renewals,
+        groups: GatewayGroups,
+        members: GatewayMembers,
+        renewals: ReceiptRenewals,
     ) -> None:
         """Create the object.
 
@@ -297,8 +297,8 @@ def _targets(settings: Settings) -> list[Target]:
     subscription = settings.subscription
     topics = [each.topic for each in subscription.subscriptions]
     return [
-        *targets_of(Action.PUB, topics=settings.publishing.topics),
-        *targets_of(Action.SUB, [subscription.group] if settings.HasField("subscription") else (), topics),
+        *targets_for(Action.PUB, topics=settings.publishing.topics),
+        *targets_for(Action.SUB, [subscription.group] if settings.HasField("subscription") else (), topics),
     ]
 
 

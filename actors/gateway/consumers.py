@@ -12,9 +12,9 @@ from typing import Final
 
 from actors.gateway.access import Access
 from actors.gateway.callers import Caller
-from actors.gateway.groups import Group, Groups, group_name
+from actors.gateway.groups import GatewayGroup, GatewayGroups, group_name
 from actors.gateway.grpc.calls import Call
-from actors.gateway.members import Members
+from actors.gateway.members import GatewayMembers
 from actors.gateway.messages import ID_CHARS_MAX, message_of, refuse_lite
 from actors.gateway.proto.definition_pb2 import (
     Assignment,
@@ -40,9 +40,9 @@ from actors.gateway.proto.service_pb2 import (
     ReceiveMessageRequest,
     ReceiveMessageResponse,
 )
-from actors.gateway.receipts import INVISIBLE_MS, RENEWAL_MS_MAX, Handle, Renewal, Renewals
+from actors.gateway.receipts import INVISIBLE_MS, RENEWAL_MS_MAX, Handle, ReceiptRenewals, Renewal
 from actors.gateway.statuses import RpcFailed, check_length, ok, status_of, status_of_all, status_of_handle
-from actors.gateway.topics import Topics, check_endpoints, topic_name
+from actors.gateway.topics import GatewayTopics, check_endpoints, topic_name
 from actors.remoting.bodies.pops import (
     INIT_MAX,
     AckMessageHeader,
@@ -91,10 +91,10 @@ class Consumers:
     def __init__(
         self,
         access: Access,
-        topics: Topics,
-        groups: Groups,
-        members: Members,
-        renewals: Renewals,
+        topics: GatewayTopics,
+        groups: GatewayGroups,
+        members: GatewayMembers,
+        renewals: ReceiptRenewals,
         client: RemotingClient,
         clock: Clock,
         timeout_ms: int,
@@ -271,7 +271,7 @@ class Consumers:
                 _log.info("message_not_returned", group=group, topic=topic, error=str(error))
 
     async def _is_dead(
-        self, caller: Caller, group: str, topic: str, message: MessageExt, settings: Group
+        self, caller: Caller, group: str, topic: str, message: MessageExt, settings: GatewayGroup
     ) -> bool:
         """Move a message that was delivered too often to the dead letters; return True if it is there."""
         if message.reconsume_times <= settings.retry_max:

@@ -20,7 +20,7 @@ from actors.gateway.proto.definition_pb2 import (
     Settings,
 )
 from actors.gateway.statuses import RpcFailed
-from actors.gateway.topics import Topics, topic_name
+from actors.gateway.topics import GatewayTopics, topic_name
 from actors.remoting.admin_headers import GroupHeader
 from actors.remoting.client import RemotingClient
 from actors.remoting.codes import RequestCode, ResponseCode
@@ -43,7 +43,7 @@ CONSUMER_TYPES: Final = (ClientType.PUSH_CONSUMER, ClientType.SIMPLE_CONSUMER)
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class GatewayGroup:
     """The settings of a consumer group at one time."""
 
     is_fifo: bool
@@ -51,15 +51,15 @@ class Group:
     since_ns: int
 
 
-UNKNOWN_GROUP: Final = Group(False, len(BACKOFF_S) - 2, 0)
+UNKNOWN_GROUP: Final = GatewayGroup(False, len(BACKOFF_S) - 2, 0)
 """The settings of a group that does not exist yet."""
 
 
-class Groups:
+class GatewayGroups:
     """The consumer groups that clients of one gateway use."""
 
     def __init__(
-        self, topics: Topics, client: RemotingClient, clock: Clock, refresh_ms: int, timeout_ms: int
+        self, topics: GatewayTopics, client: RemotingClient, clock: Clock, refresh_ms: int, timeout_ms: int
     ) -> None:
         """Create the object; settings are used for `refresh_ms`, and requests take up to `timeout_ms`."""
         self._topics = topics
@@ -67,13 +67,13 @@ class Groups:
         self._clock = clock
         self._refresh_ns = refresh_ms * NS_PER_MS
         self._timeout_ms = timeout_ms
-        self._groups = Newest[str, Group](GROUPS)
+        self._groups = Newest[str, GatewayGroup](GROUPS)
 
     def bounds(self) -> Sequence[Use]:
         """Return the uses of bounds."""
         return (self._groups.use(),)
 
-    async def get(self, name: str, topic: str) -> Group:
+    async def get(self, name: str, topic: str) -> GatewayGroup:
         """Return a group, as the brokers of `topic` know it.
 
         Raises RpcFailed if the topic does not exist, Refused or RemotingError if no broker responds: with a
@@ -89,7 +89,9 @@ class Groups:
                 raise
             return known
         retry_max = int(fields.get("retryMaxTimes", len(BACKOFF_S) - 2))
-        group = self._groups[name] = Group(fields.get("consumeMessageOrderly") is True, retry_max, now_ns)
+        group = self._groups[name] = GatewayGroup(
+            fields.get("consumeMessageOrderly") is True, retry_max, now_ns
+        )
         return group
 
     async def _fields(self, name: str, addresses: Iterable[str]) -> dict[str, Any]:
@@ -118,7 +120,7 @@ class Groups:
         return consumer_settings(given, group)
 
 
-def consumer_settings(given: Settings, group: Group) -> Settings:
+def consumer_settings(given: Settings, group: GatewayGroup) -> Settings:
     """Return the settings of a consumer with the values that the server decides."""
     merged = Settings()
     merged.CopyFrom(given)

@@ -14,7 +14,7 @@ from actors.gateway.groups import group_name
 from actors.gateway.grpc.calls import Call
 from actors.gateway.proto.definition_pb2 import FilterType, Language, Settings
 from actors.gateway.statuses import RpcFailed
-from actors.gateway.topics import Topics, topic_name
+from actors.gateway.topics import GatewayTopics, topic_name
 from actors.remoting.bodies.groups import CONSUME_POP, ConsumerData, HeartbeatData, SubscriptionData
 from actors.remoting.client import RemotingClient
 from actors.remoting.codes import RequestCode
@@ -44,10 +44,10 @@ class _Member(NamedTuple):
     """Name of the SDK's language in remoting."""
 
 
-class Members:
+class GatewayMembers:
     """The consumers with an open Telemetry stream."""
 
-    def __init__(self, topics: Topics, client: RemotingClient, clock: Clock) -> None:
+    def __init__(self, topics: GatewayTopics, client: RemotingClient, clock: Clock) -> None:
         """Create the object; `clock` gives the versions of subscriptions."""
         self._topics = topics
         self._client = client

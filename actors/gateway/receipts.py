@@ -83,7 +83,7 @@ class Renewal:
     """Not set while a request to the broker changes the receipt."""
 
 
-class Renewals:
+class ReceiptRenewals:
     """The messages that the push consumers of one gateway work on, by group and first handle."""
 
     def __init__(self, clock: Clock) -> None:

@@ -34,7 +34,7 @@ from actors.gateway.proto.service_pb2 import (
     SendResultEntry,
 )
 from actors.gateway.statuses import RpcFailed, broker_status, ok, status_of, status_of_all, status_of_handle
-from actors.gateway.topics import Topic, Topics, WriteQueue, topic_name
+from actors.gateway.topics import GatewayTopics, Topic, WriteQueue, topic_name
 from actors.remoting.client import RemotingClient
 from actors.remoting.codes import RequestCode, ResponseCode
 from actors.remoting.headers import EndTransactionHeader, RecallMessageHeader
@@ -92,7 +92,7 @@ class TransactionId(NamedTuple):
 class Sends:
     """Sends messages of gRPC producers to the brokers."""
 
-    def __init__(self, topics: Topics, client: RemotingClient, clock: Clock, timeout_ms: int) -> None:
+    def __init__(self, topics: GatewayTopics, client: RemotingClient, clock: Clock, timeout_ms: int) -> None:
         """Create the object; `timeout_ms` limits each request to a broker."""
         self._topics = topics
         self._client = client

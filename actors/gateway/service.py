@@ -10,21 +10,21 @@ from typing import Any, Final
 
 from google.protobuf.message import Message
 
-from actors.gateway.access import Access, targets_of
+from actors.gateway.access import Access, targets_for
 from actors.gateway.callers import Caller
-from actors.gateway.clients import Clients
+from actors.gateway.clients import GatewayClients
 from actors.gateway.consumers import Consumers
 from actors.gateway.gateway_settings import GatewaySettings
-from actors.gateway.groups import Groups
+from actors.gateway.groups import GatewayGroups
 from actors.gateway.grpc.calls import Call, Method
 from actors.gateway.grpc.server import GrpcServer
-from actors.gateway.members import Members
+from actors.gateway.members import GatewayMembers
 from actors.gateway.proto import service_pb2 as rpc
-from actors.gateway.receipts import Renewals
+from actors.gateway.receipts import ReceiptRenewals
 from actors.gateway.self_signed import SelfSigned
 from actors.gateway.sends import Sends
 from actors.gateway.statuses import RpcFailed, status_of
-from actors.gateway.topics import Topics
+from actors.gateway.topics import GatewayTopics
 from actors.host.cluster_access import cluster_client, inner_signer
 from actors.host.cluster_tls import reload_tls, server_tls
 from actors.host.descriptors import reserve_descriptors
@@ -68,10 +68,12 @@ class GatewayService:
             settings, inner_signer(settings), clock, settings.nameservers, from_brokers
         )
         nameservers = Nameservers(self._client, lambda: settings.nameservers, settings.route_timeout_ms)
-        topics = Topics(nameservers, self._client, clock, settings.route_cache_ms, settings.route_timeout_ms)
+        topics = GatewayTopics(
+            nameservers, self._client, clock, settings.route_cache_ms, settings.route_timeout_ms
+        )
         client_id = f"gateway@{socket.gethostname()}@{os.getpid()}"
         refresh_ms, timeout_ms = settings.route_cache_ms, settings.send_timeout_ms
-        groups = Groups(topics, self._client, clock, refresh_ms, timeout_ms)
+        groups = GatewayGroups(topics, self._client, clock, refresh_ms, timeout_ms)
         access = Access(
             nameservers if settings.authentication_enabled else None,
             self._client,
@@ -79,11 +81,11 @@ class GatewayService:
             refresh_ms,
             timeout_ms,
         )
-        renewals, members = Renewals(clock), Members(topics, self._client, clock)
+        renewals, members = ReceiptRenewals(clock), GatewayMembers(topics, self._client, clock)
         self._consumers = Consumers(
             access, topics, groups, members, renewals, self._client, clock, timeout_ms
         )
-        self._clients = Clients(access, topics, self._client, client_id, groups, members, renewals)
+        self._clients = GatewayClients(access, topics, self._client, client_id, groups, members, renewals)
         from_brokers.add_rows(self._clients.rows())
         account = MemoryAccount(settings.queued_max_request_bytes)
         kept = (account, access, topics, groups, renewals, self._clients)
@@ -127,7 +129,7 @@ class GatewayService:
         """Return the values of the figures."""
         return described(self.figures)
 
-    def _figures(self, renewals: Renewals) -> Sequence[Figure]:
+    def _figures(self, renewals: ReceiptRenewals) -> Sequence[Figure]:
         def gauge(name: str, read: Callable[[], int], text: str) -> Figure:
             return Figure(name, Kind.GAUGE, "", read, text, metric=f"raymq_gateway_{name}")
 
@@ -147,7 +149,7 @@ class GatewayService:
 
 
 def _methods(
-    access: Access, topics: Topics, sends: Sends, clients: Clients, consumers: Consumers
+    access: Access, topics: GatewayTopics, sends: Sends, clients: GatewayClients, consumers: Consumers
 ) -> Mapping[str, Method]:
     of = partial(_rpc, access)
     methods = {
@@ -166,7 +168,7 @@ def _methods(
             rpc.QueryAssignmentRequest,
             rpc.QueryAssignmentResponse,
             consumers.query_assignment,
-            targets=lambda request: [targets_of(Action.SUB, [request.group], [request.topic])],
+            targets=lambda request: [targets_for(Action.SUB, [request.group], [request.topic])],
         ),
         "AckMessage": of(rpc.AckMessageRequest, rpc.AckMessageResponse, consumers.ack),
         "ChangeInvisibleDuration": of(
@@ -185,11 +187,11 @@ def _methods(
 
 def _route(request: Any) -> Iterable[Iterable[Target]]:
     """Return what QueryRoute needs: a producer's permission, or a consumer's."""
-    return (targets_of(action, topics=[request.topic]) for action in (Action.PUB, Action.SUB))
+    return (targets_for(action, topics=[request.topic]) for action in (Action.PUB, Action.SUB))
 
 
 def _group(request: Any) -> Iterable[Iterable[Target]]:
-    return [targets_of(Action.SUB, [request.group] if request.HasField("group") else ())]
+    return [targets_for(Action.SUB, [request.group] if request.HasField("group") else ())]
 
 
 def _rpc(

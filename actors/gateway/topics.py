@@ -90,7 +90,7 @@ class Topic:
         return address
 
 
-class Topics:
+class GatewayTopics:
     """The topics that clients of one gateway use."""
 
     def __init__(

@@ -61,7 +61,7 @@ class NameserverAccess:
     file: AccessFile | None
 
 
-def build_access(settings: NameserverSettings, clock: Clock) -> NameserverAccess:
+def build_nameserver_access(settings: NameserverSettings, clock: Clock) -> NameserverAccess:
     """Build the access control of a nameserver and load its users.
 
     Raises StoreError if the inner user's credentials or the file of users are invalid.

@@ -8,7 +8,7 @@ from actors.host.cluster_access import PROVE_ROW
 from actors.host.settings_requests import SettingsRequests
 from actors.nameserver.kv_config import ORDER_TOPIC_CONFIG, KVConfig
 from actors.nameserver.nameserver_settings import NameserverSettings
-from actors.nameserver.route_table import BrokerIdentity, RouteTable
+from actors.nameserver.route_table import Registrant, RouteTable
 from actors.remoting.bodies.routes import (
     DATA_VERSION_VALUES_MAX,
     RegisterBrokerBody,
@@ -152,7 +152,7 @@ class NameserverRequests:
 
     def _registered(self, context: RequestContext, decoded: RegisterBrokerBody) -> RemotingCommand:
         header: RegisterBrokerHeader = context.header
-        broker = BrokerIdentity(
+        broker = Registrant(
             header.cluster_name,
             header.broker_name,
             header.broker_id,

@@ -81,7 +81,7 @@ class NameserverSettings(AccessSettings, MetricsSettings):
     """Whether routes contain the order configuration of their topic (mqadmin's updateOrderConf)."""
 
 
-def as_properties(settings: NameserverSettings) -> dict[str, str]:
+def nameserver_properties(settings: NameserverSettings) -> dict[str, str]:
     """Return all settings and `_CONSTANTS` as texts, sorted by key."""
     return dict(sorted((_CONSTANTS | settings_as_texts(settings)).items()))
 

@@ -34,7 +34,7 @@ LOGGED_TOPICS_MAX = 10
 
 
 @dataclass(frozen=True, slots=True)
-class BrokerIdentity:
+class Registrant:
     """The names and addresses of one replica of a broker group, from its registration."""
 
     cluster: str
@@ -49,7 +49,7 @@ class BrokerIdentity:
 class LiveBroker:
     """A registered replica that has not expired."""
 
-    identity: BrokerIdentity
+    identity: Registrant
     data_version: DataVersion
     last_heartbeat_ns: int
     expiry_ns: int
@@ -90,7 +90,7 @@ class RouteTable:
 
     def register(
         self,
-        broker: BrokerIdentity,
+        broker: Registrant,
         body: RegisterBrokerBody,
         connection: Hashable,
         now_ns: int,
@@ -128,7 +128,7 @@ class RouteTable:
         self._encoded.clear()
         return self._master_of(broker, data)
 
-    def other_holder(self, broker: BrokerIdentity) -> LiveBroker | None:
+    def other_holder(self, broker: Registrant) -> LiveBroker | None:
         """Return the live replica at another address that has the id of `broker`; None without one."""
         data = self._brokers.get(broker.name)
         address = None if data is None else data.broker_addrs.get(broker.broker_id)
@@ -263,7 +263,7 @@ class RouteTable:
 
     # ---- helpers -------------------------------------------------------------------------------------
 
-    def _refuse_stale(self, broker: BrokerIdentity, body: RegisterBrokerBody) -> None:
+    def _refuse_stale(self, broker: Registrant, body: RegisterBrokerBody) -> None:
         held = self.other_holder(broker)
         if held is not None and held.data_version.state_version > body.data_version.state_version:
             raise Refused(
@@ -273,13 +273,13 @@ class RouteTable:
                 f"state version {body.data_version.state_version}: stop it if it is a former master",
             )
 
-    def _forget_former_role(self, broker: BrokerIdentity, data: BrokerData) -> None:
+    def _forget_former_role(self, broker: Registrant, data: BrokerData) -> None:
         """Remove the former id of a replica whose id has changed, such as a slave that has become master."""
         for broker_id, address in list(data.broker_addrs.items()):
             if address == broker.address and broker_id != broker.broker_id:
                 del data.broker_addrs[broker_id]
 
-    def _check_room(self, broker: BrokerIdentity, data: BrokerData | None, body: RegisterBrokerBody) -> None:
+    def _check_room(self, broker: Registrant, data: BrokerData | None, body: RegisterBrokerBody) -> None:
         if data is None and len(self._brokers) >= self._max_brokers:
             raise _full("brokers", "max_brokers", self._max_brokers, broker.name)
         room = self._max_topics - len(self._queues)
@@ -333,7 +333,7 @@ class RouteTable:
         data = self._brokers.get(name)
         return None if data is None else data.cluster
 
-    def _master_of(self, broker: BrokerIdentity, data: BrokerData) -> tuple[str, str] | None:
+    def _master_of(self, broker: Registrant, data: BrokerData) -> tuple[str, str] | None:
         if broker.broker_id == MASTER_ID:
             return None
         address = data.broker_addrs.get(MASTER_ID)

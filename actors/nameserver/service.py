@@ -9,10 +9,10 @@ from actors.host.descriptors import reserve_descriptors
 from actors.host.figures import Figure, Kind, connections_figure, described, failures_figure
 from actors.host.metrics.endpoint import MetricsEndpoint
 from actors.host.settings_requests import SettingsRequests
-from actors.nameserver.access import build_access
+from actors.nameserver.access import build_nameserver_access
 from actors.nameserver.kv_config import KVConfig
 from actors.nameserver.nameserver_requests import NameserverRequests
-from actors.nameserver.nameserver_settings import NameserverSettings, as_properties, by_field
+from actors.nameserver.nameserver_settings import NameserverSettings, by_field, nameserver_properties
 from actors.nameserver.route_table import RouteTable
 from actors.remoting.connection import Connection
 from actors.remoting.limits import RemotingLimits
@@ -38,10 +38,10 @@ def build_nameserver(
         settings.delete_topic_with_broker_registration, settings.max_brokers, settings.max_topics
     )
     kv_config = KVConfig(settings.data_dir, settings.max_kv_entries)
-    config = SettingsRequests(live, as_properties, by_field, clock)
+    config = SettingsRequests(live, nameserver_properties, by_field, clock)
     table = NameserverRequests(settings, routes, kv_config, clock).table(config)
     reserve_descriptors(settings.max_connections)
-    access = build_access(settings, clock)
+    access = build_nameserver_access(settings, clock)
     limits = RemotingLimits(
         max_connections=settings.max_connections,
         max_connections_per_address=settings.max_connections_per_address,

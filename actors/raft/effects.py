@@ -52,7 +52,7 @@ class SaveTerm(NamedTuple):
     saved: SavedTerm
 
 
-class Send(NamedTuple):
+class Post(NamedTuple):
     """Send a message; it may be lost, delayed, or arrive twice."""
 
     to: Member
@@ -148,7 +148,7 @@ class Fail(NamedTuple):
 
 Effect: TypeAlias = (
     SaveTerm
-    | Send
+    | Post
     | SendRecords
     | SendRepair
     | Append

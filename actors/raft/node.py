@@ -69,7 +69,7 @@ class Damaged(NamedTuple):
     end: int
 
 
-class Repaired(NamedTuple):
+class RangeRepaired(NamedTuple):
     """The damaged range was overwritten with valid records, durably."""
 
 
@@ -89,7 +89,7 @@ class Trimmed(NamedTuple):
 
 
 Input: TypeAlias = (
-    Message | Tick | Appended | GroupRecordAppended | Flushed | Damaged | Repaired | GroupNamed | Trimmed
+    Message | Tick | Appended | GroupRecordAppended | Flushed | Damaged | RangeRepaired | GroupNamed | Trimmed
 )
 
 
@@ -132,7 +132,7 @@ class RaftNode:
             GroupRecordAppended: lambda each, now: self._leading.on_group_record(each.record, each.end, now),
             Flushed: self._on_flushed,
             Damaged: self._on_damaged,
-            Repaired: lambda _, __: self._following.on_repaired(),
+            RangeRepaired: lambda _, __: self._following.on_repaired(),
             GroupNamed: lambda each, _: state.set_group_id(each.group_id),
             Trimmed: self._on_trimmed,
             VoteRequest: self._election.on_vote_request,

@@ -40,7 +40,7 @@ CloseCallback = Callable[["Connection"], None]
 _PORT: Final = struct.Struct(">i")
 
 
-class Service(Protocol):
+class RequestService(Protocol):
     """Handles the requests that arrive on a connection."""
 
     @property
@@ -80,7 +80,7 @@ class Connection(asyncio.BufferedProtocol):
     bytes), then the port as i32.
     """
 
-    def __init__(self, hub: Hub, service: Service, address: str | None = None) -> None:
+    def __init__(self, hub: Hub, service: RequestService, address: str | None = None) -> None:
         self.hub = hub
         self.peer = address or "?"
         self.peer_bytes = b"\x00" * 8

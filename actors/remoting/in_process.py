@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 
 from actors.remoting.command import RemotingCommand
-from actors.remoting.connection import Connection, Service
+from actors.remoting.connection import Connection, RequestService
 from actors.remoting.hub import Hub
 from actors.remoting.remoting_errors import Closed, without_paths
 
@@ -18,7 +18,7 @@ class InProcessConnection(Connection):
     `hub.connections`, because it has no peer that could fall behind or be idle.
     """
 
-    def __init__(self, hub: Hub, service: Service, name: str, peer_bytes: bytes) -> None:
+    def __init__(self, hub: Hub, service: RequestService, name: str, peer_bytes: bytes) -> None:
         """Create a connection for one caller.
 
         Args:

@@ -27,7 +27,7 @@ from cluster.bench.broker import BenchCluster, bench_root, running
 from cluster.bench.messages import MessagePool
 from cluster.bench.options import BenchFailed
 from cluster.bench.result import BenchResult, Run, compared
-from cluster.bench.send_async import BODIES, send_for
+from cluster.bench.send_async import BODIES, send_concurrently
 from cluster.bench.sending import QUEUES, await_arrival, make_topic, readable, send_rounds
 from cluster.bench.stolen import StolenShare
 from cluster.client import Admin, Producer
@@ -189,7 +189,7 @@ class _Calls:
         async def send() -> Run:
             async with AsyncProducer(cluster.nameservers) as producer:
                 await producer.send(topic, self._bodies[0])
-                return await send_for(producer, topic, self._bodies, seconds)
+                return await send_concurrently(producer, topic, self._bodies, seconds)
 
         run: Run = uvloop.run(send())
         self.sent[topic] += 1 + (run.messages or 0)

@@ -14,8 +14,8 @@ from rich.table import Table
 
 from cluster.autoscale.experiments.experiment import Experiment, ExperimentError, load_experiment
 from cluster.autoscale.experiments.plots import PlotsUnavailable, library
-from cluster.autoscale.experiments.report import holds_text, measure_rows, number, write_report
-from cluster.autoscale.experiments.run import Run
+from cluster.autoscale.experiments.report import holds_text, measure_rows, number_text, write_report
+from cluster.autoscale.experiments.run import Trial
 from cluster.autoscale.experiments.simulation import simulate, simulate_fixed
 from cluster.autoscale.experiments.summary import Summary, deviations, summarize
 from cluster.interrupts import interrupt_once
@@ -78,7 +78,7 @@ def _simulate(console: Console, experiment: Experiment, output: Path | None, *, 
     with Progress(console=console, transient=True) as progress:
         task = progress.add_task(experiment.name, total=experiment.run_s)
         elastic = simulate(experiment, lambda time_s: progress.update(task, completed=time_s))
-        baseline: Run = simulate_fixed(experiment)
+        baseline: Trial = simulate_fixed(experiment)
     if output is None:
         return summarize(experiment, elastic, baseline)
     return write_report(output, experiment, elastic, baseline, with_plots=has_plots)
@@ -104,14 +104,14 @@ def _measure(
     """Run the experiment with real brokers, then its baseline. Ctrl-C stops all processes."""
     # Imported here: a simulation needs no Ray.
     from cluster.autoscale.experiments.measured import run_measured
-    from cluster.launch import exiting_on_errors
+    from cluster.launch import exiting_on_failures
 
     if output is not None and has_plots:
         library()
     errors = Console(stderr=True, highlight=False)
-    with exiting_on_errors(errors), Progress(console=console, transient=True) as progress:
+    with exiting_on_failures(errors), Progress(console=console, transient=True) as progress:
 
-        def run(*, is_elastic: bool) -> Run:
+        def run(*, is_elastic: bool) -> Trial:
             name = experiment.name if is_elastic else f"{experiment.name}, fixed"
             task = progress.add_task(name, total=experiment.run_s)
             return run_measured(
@@ -156,7 +156,7 @@ def _print_summary(console: Console, experiment: Experiment, summary: Summary) -
     for head in ("measure", "value", "limit", "holds"):
         limits.add_column(head)
     for check in summary.checks:
-        limits.add_row(check.measure, number(check.value), check.limit, holds_text(check))
+        limits.add_row(check.measure, number_text(check.value), check.limit, holds_text(check))
     console.print(limits)
 
 
@@ -165,8 +165,8 @@ def _deviation_table(summary: Summary, other: dict[str, Any]) -> Table:
     for head in ("measure", summary.kind, other["kind"], "deviation"):
         table.add_column(head)
     for name, ours, theirs in deviations(summary.as_json(), other):
-        text = f"{ours / theirs - 1:+.1%}" if theirs else number(ours - theirs)
-        table.add_row(name, number(ours), number(theirs), text)
+        text = f"{ours / theirs - 1:+.1%}" if theirs else number_text(ours - theirs)
+        table.add_row(name, number_text(ours), number_text(theirs), text)
     return table
 
 

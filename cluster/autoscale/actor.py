@@ -32,12 +32,12 @@ class Autoscaler(ActorShell):
         )
 
         def make_controller() -> Controller:
-            from cluster.autoscale.controller import Controller, Limits
+            from cluster.autoscale.controller import Controller, FleetLimits
             from cluster.autoscale.elastic_fleet import ElasticFleet
             from cluster.topology.topology import Topology
 
             topology = Topology.model_validate(given["topology"])
-            limits = Limits(settings.drain_timeout_s, settings.ignore_offline_groups, settings.dry_run)
+            limits = FleetLimits(settings.drain_timeout_s, settings.ignore_offline_groups, settings.dry_run)
             export_to = None if settings.export_to is None else Path(settings.export_to)
             fleet = ElasticFleet(topology, Path(given["home"]), export_to)
             return Controller(settings.rules, limits, fleet, time.monotonic)

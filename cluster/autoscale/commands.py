@@ -12,7 +12,7 @@ from actors.host import ray_port, store_binding
 from actors.host.ray_port import ActorMethodFailed, ActorName, ActorNotFound, ActorUnavailable
 from actors.host.service_host import State
 from cluster.autoscale.autoscaler_settings import AutoscalerSettings
-from cluster.autoscale.controller import Controller, Limits
+from cluster.autoscale.controller import Controller, FleetLimits
 from cluster.autoscale.decisions import Decision
 from cluster.autoscale.elastic_fleet import ElasticFleet
 from cluster.driver import bindings, fleet
@@ -20,7 +20,7 @@ from cluster.driver.kinds import AUTOSCALER
 from cluster.driver.launch_errors import LaunchRefused
 from cluster.driver.specs import Deployment
 from cluster.paths import home_of
-from cluster.session.ray_session import Mode, choose_way, is_connected, session
+from cluster.session.ray_session import SessionMode, choose_way, is_connected, session
 from cluster.topology.topology import Topology
 from cluster.topology.topology_file import load_with_source
 
@@ -67,7 +67,7 @@ def dry_run(
     )
     with _connected(topology):
         fleet = ElasticFleet(topology, home)
-        controller = Controller(settings.rules, Limits(dry_run=True), fleet, time.monotonic)
+        controller = Controller(settings.rules, FleetLimits(dry_run=True), fleet, time.monotonic)
         controller.tick()  # rates are those between two observations
         while True:
             time.sleep(settings.interval_s)
@@ -102,7 +102,7 @@ def release_store(topology: Topology, broker: str) -> str:
 
 def _is_serving(broker: ActorName) -> bool:
     try:
-        return fleet.to_running(broker, fleet.status_of(broker, timeout_s=0)).state == State.SERVING
+        return fleet.to_running(broker, fleet.actor_status(broker, timeout_s=0)).state == State.SERVING
     except (ActorNotFound, ActorUnavailable, ActorMethodFailed):
         return False
 
@@ -111,7 +111,7 @@ def _is_serving(broker: ActorName) -> bool:
 def _connected(topology: Topology) -> Iterator[None]:
     home = home_of(topology.cluster)
     way = choose_way(topology, home, os.environ)
-    if way.mode is Mode.STARTED and not is_connected():
+    if way.mode is SessionMode.STARTED and not is_connected():
         raise LaunchRefused(f"cluster {topology.cluster} is not running; `raymq up` starts it")
     with session(topology, home, way):
         yield

@@ -17,10 +17,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from cluster.autoscale.decisions import Decision, choose_victim, decide
+from cluster.autoscale.decisions import Decision, choose_victim, next_decision
 from cluster.autoscale.rules import Rules
-from cluster.autoscale.samples import DRAINING, RUNNING, STARTING, BrokerSample, BrokerState, Sample
-from cluster.driver.drain import Drain, DrainProgress, Step
+from cluster.autoscale.samples import DRAINING, RUNNING, STARTING, BrokerSample, BrokerState, FleetSample
+from cluster.driver.drain import Drain, DrainProgress, DrainStep
 from store.logs import get_logger
 
 HISTORY_S = 600.0
@@ -95,7 +95,7 @@ class Fleet(Protocol):
 
 
 @dataclass(frozen=True)
-class Limits:
+class FleetLimits:
     """How the controller acts.
 
     Attributes:
@@ -110,7 +110,7 @@ class Limits:
 
 
 @dataclass(frozen=True)
-class Event:
+class ControllerEvent:
     """One entry of the controller's report: time in monotonic seconds, what happened, and its figures."""
 
     time_s: float
@@ -121,7 +121,7 @@ class Event:
 class Controller:
     """Keeps as many elastic brokers as the rules demand. `tick` is called every few seconds by one thread."""
 
-    def __init__(self, rules: Rules, limits: Limits, fleet: Fleet, clock: Callable[[], float]) -> None:
+    def __init__(self, rules: Rules, limits: FleetLimits, fleet: Fleet, clock: Callable[[], float]) -> None:
         """Create a controller; the target is the number of brokers that the first tick finds.
 
         Args:
@@ -133,7 +133,7 @@ class Controller:
         self.is_paused = False
         self.target: int | None = None
         self.decision = Decision(rules.min, "no sample yet")
-        self.events: deque[Event] = deque(maxlen=RECENT_EVENTS)
+        self.events: deque[ControllerEvent] = deque(maxlen=RECENT_EVENTS)
         self.counts: Counter[str] = Counter()
         """Number of events of each kind."""
         self.decisions = 0
@@ -142,7 +142,7 @@ class Controller:
         self._limits = limits
         self._fleet = fleet
         self._clock = clock
-        self._history: deque[Sample] = deque()
+        self._history: deque[FleetSample] = deque()
         self._last_change_s: float | None = None
         self._equipped: set[str] = set()
         self._begun_s: dict[str, float] = {}
@@ -152,11 +152,11 @@ class Controller:
         """Observe, decide and act once, and return the decision."""
         now_s = self._clock()
         self.brokers = self._fleet.observe()
-        sample = Sample(now_s, tuple(self._sampled(each) for each in self.brokers))
+        sample = FleetSample(now_s, tuple(self._sampled(each) for each in self.brokers))
         self._remember(sample)
         if self.target is None or self._limits.dry_run:
             self.target = max(sum(broker.state != DRAINING for broker in sample.brokers), 1)
-        before, self.decision = self.decision, decide(
+        before, self.decision = self.decision, next_decision(
             self._rules, self._history, self.target, self._last_change_s
         )  # fmt: skip
         acts = not (self.is_paused or self._limits.dry_run)
@@ -219,7 +219,7 @@ class Controller:
         is_equipped = broker.name in self._equipped or self._limits.dry_run
         return RUNNING if broker.is_serving and is_equipped else STARTING
 
-    def _remember(self, sample: Sample) -> None:
+    def _remember(self, sample: FleetSample) -> None:
         self._history.append(sample)
         kept_s = max(HISTORY_S, 2 * self._rules.cool_down_s)
         while sample.time_s - self._history[0].time_s > kept_s:
@@ -251,7 +251,7 @@ class Controller:
             if self._try("broker_joined", now_s, self._fleet.equip, broker.name, **fields):
                 self._equipped.add(broker.name)
 
-    def _compare(self, sample: Sample, now_s: float) -> None:
+    def _compare(self, sample: FleetSample, now_s: float) -> None:
         assert self.target is not None
         present = [broker.name for broker in self.brokers]
         missing = self.target - sum(broker.state != DRAINING for broker in sample.brokers)
@@ -293,18 +293,18 @@ class Controller:
         try:
             progress = self._fleet.drain(name, "close" if drain.is_closed else "start")
             step = drain.step(progress, now_s)
-            if step is Step.CLOSE:
+            if step is DrainStep.CLOSE:
                 progress = self._fleet.drain(name, "close")
                 step = drain.step(progress, now_s)
-            if step is Step.STOP and not self._fleet.export(name):
+            if step is DrainStep.STOP and not self._fleet.export(name):
                 return  # the next tick renews the drain and looks again
         except BrokerUnavailable as error:
             if now_s - drain.begin_s > drain.timeout_s:
                 self._give_up(name, now_s, str(error))
             return
-        if step is Step.GIVE_UP:
+        if step is DrainStep.GIVE_UP:
             self._give_up(name, now_s, drain.remaining(progress))
-        elif step is Step.STOP:
+        elif step is DrainStep.STOP:
             unread = {group.group: group.unread for group in progress.absent}
             fields = {"after_s": round(now_s - drain.begin_s, 3), "unread_of_offline_groups": unread}
             if self._try("broker_removed", now_s, self._fleet.remove, name, unread, **fields):
@@ -334,6 +334,6 @@ class Controller:
         return True
 
     def _note(self, event: str, now_s: float, **fields: Any) -> None:
-        self.events.append(Event(now_s, event, fields))
+        self.events.append(ControllerEvent(now_s, event, fields))
         self.counts[event] += 1
         _log.info(event, **fields)

@@ -22,7 +22,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from cluster.autoscale.rules import Rules
-from cluster.autoscale.samples import DRAINING, RUNNING, STARTING, BrokerSample, Sample
+from cluster.autoscale.samples import DRAINING, RUNNING, STARTING, BrokerSample, FleetSample
 
 LIMITS = "limits"
 THROUGHPUT = "throughput"
@@ -53,8 +53,8 @@ class Decision:
     rule: str = STEADY
 
 
-def decide(
-    rules: Rules, history: Sequence[Sample], target: int, last_change_s: float | None = None
+def next_decision(
+    rules: Rules, history: Sequence[FleetSample], target: int, last_change_s: float | None = None
 ) -> Decision:
     """Return the number of brokers that there should be.
 
@@ -103,7 +103,7 @@ def brokers_for(rules: Rules, rate_per_s: float, spare: float = 0.0) -> int:
     return max(math.ceil(rate_per_s / usable_per_s - 1e-9), rules.min)
 
 
-def choose_victim(sample: Sample) -> BrokerSample | None:
+def choose_victim(sample: FleetSample) -> BrokerSample | None:
     """Return the broker to remove next: the emptiest one, or None if all are draining.
 
     A broker that is still starting has no data and is chosen first. Otherwise the fewest unconsumed
@@ -119,7 +119,7 @@ def choose_victim(sample: Sample) -> BrokerSample | None:
 # ---- scale out -------------------------------------------------------------------------------------------
 
 
-def _exceeded(rules: Rules, now: Sample) -> Iterator[tuple[str, str]]:
+def _exceeded(rules: Rules, now: FleetSample) -> Iterator[tuple[str, str]]:
     """Yield (rule, reason) of each threshold that the newest sample exceeds."""
     if rules.lag_seconds is not None and _is_lagging(rules, now):
         yield LAG, f"lag of {now.lag_seconds:,.1f} s exceeds {rules.lag_seconds:,.1f} s"
@@ -129,19 +129,19 @@ def _exceeded(rules: Rules, now: Sample) -> Iterator[tuple[str, str]]:
         yield CPU, f"mean CPU usage of {now.cpu_percent:.1f} % exceeds {rules.cpu_percent:.1f} %"
 
 
-def _is_lagging(rules: Rules, sample: Sample) -> bool:
+def _is_lagging(rules: Rules, sample: FleetSample) -> bool:
     # Without any delivery the consumers are stopped, which more brokers would not change.
     return rules.lag_seconds is not None and sample.lag_seconds > rules.lag_seconds and sample.out_per_s > 0
 
 
-def _wait(rules: Rules, now: Sample, target: int, last_change_s: float | None) -> str:
+def _wait(rules: Rules, now: FleetSample, target: int, last_change_s: float | None) -> str:
     """Return why brokers cannot be added yet, or an empty string."""
     if now.running < target:
         return f"only {now.running} of {target} brokers are running"
     return _cooling(rules, now, last_change_s)
 
 
-def _cooling(rules: Rules, now: Sample, last_change_s: float | None) -> str:
+def _cooling(rules: Rules, now: FleetSample, last_change_s: float | None) -> str:
     """Return a text if the cool-down after the last change is not over, else an empty string."""
     if last_change_s is None or now.time_s - last_change_s >= rules.cool_down_s:
         return ""
@@ -162,7 +162,7 @@ def _raised(
 
 def _lowered(
     rules: Rules,
-    history: Sequence[Sample],
+    history: Sequence[FleetSample],
     target: int,
     last_change_s: float | None,
     figures: Mapping[str, float],
@@ -191,7 +191,7 @@ def _lowered(
     return Decision(target, f"{enough} brokers suffice for the rate, but {blocked}", figures)
 
 
-def _unsettled(rules: Rules, history: Sequence[Sample], target: int, last_change_s: float | None) -> str:
+def _unsettled(rules: Rules, history: Sequence[FleetSample], target: int, last_change_s: float | None) -> str:
     """Return why no broker can be removed at this time, or an empty string."""
     now = history[-1]
     # The rate that saturated brokers accept varies. One low sample must not cancel a start.
@@ -205,7 +205,7 @@ def _unsettled(rules: Rules, history: Sequence[Sample], target: int, last_change
     return ""
 
 
-def _needs_more_than(rules: Rules, history: Sequence[Sample], fewer: int) -> str:
+def _needs_more_than(rules: Rules, history: Sequence[FleetSample], fewer: int) -> str:
     """Return why `fewer` brokers are too few, according to lag, disk and CPU, or an empty string."""
     now = history[-1]
     spare = 1 - rules.hysteresis
@@ -228,7 +228,7 @@ def _needs_more_than(rules: Rules, history: Sequence[Sample], fewer: int) -> str
     return ""
 
 
-def _proven_capacity(rules: Rules, history: Sequence[Sample], brokers: int) -> float:
+def _proven_capacity(rules: Rules, history: Sequence[FleetSample], brokers: int) -> float:
     """Return the rate that `brokers` brokers delivered at most while messages lagged, else infinity.
 
     Consumers of lagging messages read as fast as they can. A larger number of brokers delivered at least as
@@ -245,7 +245,7 @@ def _proven_capacity(rules: Rules, history: Sequence[Sample], brokers: int) -> f
 # ---- figures ---------------------------------------------------------------------------------------------
 
 
-def _since(history: Sequence[Sample], begin_s: float) -> Iterator[Sample]:
+def _since(history: Sequence[FleetSample], begin_s: float) -> Iterator[FleetSample]:
     """Yield the samples from `begin_s` on, the newest first."""
     for sample in reversed(history):
         if sample.time_s < begin_s:
@@ -253,7 +253,7 @@ def _since(history: Sequence[Sample], begin_s: float) -> Iterator[Sample]:
         yield sample
 
 
-def _figures(rules: Rules, history: Sequence[Sample], last_change_s: float | None) -> dict[str, float]:
+def _figures(rules: Rules, history: Sequence[FleetSample], last_change_s: float | None) -> dict[str, float]:
     if not history:
         return {}
     now = history[-1]

@@ -37,7 +37,7 @@ class BrokerSample(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Sample:
+class FleetSample:
     """The figures of all brokers at one time.
 
     The sums and means are computed at first use and cached, because each decision reads many samples.

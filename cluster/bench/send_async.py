@@ -42,11 +42,11 @@ def run(options: BenchOptions) -> list[BenchResult]:
 
 async def _measure(nameservers: str, bodies: list[bytes], options: BenchOptions) -> Run:
     async with Producer(nameservers) as producer:
-        await send_for(producer, "warm", bodies, options.warm_up_s)
-        return await send_for(producer, "bench", bodies, options.seconds)
+        await send_concurrently(producer, "warm", bodies, options.warm_up_s)
+        return await send_concurrently(producer, "bench", bodies, options.seconds)
 
 
-async def send_for(producer: Producer, topic: str, bodies: list[bytes], seconds: float) -> Run:
+async def send_concurrently(producer: Producer, topic: str, bodies: list[bytes], seconds: float) -> Run:
     """Send single messages for `seconds` with `CONCURRENT` sends in flight, at least one message each."""
     taken_ms: list[float] = []
     started = time.perf_counter()

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from cluster.client import Admin
-    from cluster.driver.launch_report import Report
+    from cluster.driver.launch_report import Reporter
 
 EXIT_FAILED, EXIT_REFUSED, EXIT_INTERRUPTED = 1, 2, 130
 
@@ -177,7 +177,7 @@ def exiting_on_launch_errors(*, reads_only: bool = False) -> Iterator[None]:
     """
     from rich.console import Console
 
-    from cluster.launch import exiting_on_errors as launch_errors
+    from cluster.launch import exiting_on_failures as launch_errors
 
     with launch_errors(Console(stderr=True)):
         try:
@@ -193,7 +193,7 @@ def exiting_on_launch_errors(*, reads_only: bool = False) -> Iterator[None]:
 
 
 @contextmanager
-def reporting(*, dry_run: bool) -> Iterator[Report]:
+def reporting(*, dry_run: bool) -> Iterator[Reporter]:
     """Yield a report of progress for the terminal; of a dry run into a pipe, write it as JSON at the end."""
     from rich.console import Console
 

@@ -50,7 +50,7 @@ class Session:
     ends_ns: int
 
 
-class Access:
+class ConsoleAccess:
     """Decides as which user a request acts: the logged-in one, or none if brokers accept every client."""
 
     def __init__(self, nameservers: str, rights: Rights, clock: Clock, *, always: bool) -> None:

@@ -12,15 +12,15 @@ from aiohttp import web
 
 from actors.bounds import Use
 from cluster.client.errors import ClientError
-from cluster.console.access import Access
+from cluster.console.access import ConsoleAccess
 from cluster.console.api_errors import ApiError, api_error
-from cluster.console.changes import Changes
+from cluster.console.changes import ConsoleChanges
 from cluster.console.console_settings import ConsoleSettings
-from cluster.console.guard import check_host, check_origin
-from cluster.console.lanes import WAITING, Lane
+from cluster.console.guard import check_host_header, check_origin
+from cluster.console.lanes import WAITING, RequestLane
 from cluster.console.openapi import PREFIX, document
 from cluster.console.rights import no_broker
-from cluster.console.routes import Change, Part, Route, parse
+from cluster.console.routes import ChangeDone, ListPart, Route, parse
 from store.logs import get_logger
 from store.store_errors import MessageInvalid
 
@@ -38,15 +38,19 @@ class Api:
     """The API as handlers of aiohttp."""
 
     def __init__(
-        self, routes: Sequence[Route], access: Access, changes: Changes, settings: ConsoleSettings
+        self,
+        routes: Sequence[Route],
+        access: ConsoleAccess,
+        changes: ConsoleChanges,
+        settings: ConsoleSettings,
     ) -> None:
         self._routes = routes
         self._access = access
         self._changes = changes
         self._settings = settings
         self._nameservers = ";".join(settings.nameservers)
-        self._pages = Lane("console", THREADS, CLIENT_WAITING_MAX)
-        self._searches = Lane("console-search", SEARCH_THREADS, CLIENT_SEARCHES_MAX)
+        self._pages = RequestLane("console", THREADS, CLIENT_WAITING_MAX)
+        self._searches = RequestLane("console-search", SEARCH_THREADS, CLIENT_SEARCHES_MAX)
 
     def handlers(self) -> list[web.RouteDef]:
         """Return the handlers of all paths below the prefix."""
@@ -79,7 +83,7 @@ class Api:
         """Middleware: check the host, and turn every exception into a response with a sentence."""
         try:
             if self._settings.is_local:
-                check_host(request, self._settings.listen_host)
+                check_host_header(request, self._settings.listen_host)
             response: web.StreamResponse = await handler(request)
         except ApiError as error:
             return _json(error.to_json(), error.status)
@@ -116,13 +120,13 @@ class Api:
                 if is_applied:
                     self._changes.add(user, route.summary, command, str(error))
                 raise
-            if is_applied and isinstance(result, Change):
+            if is_applied and isinstance(result, ChangeDone):
                 self._changes.add(user, result.what, command)
             return result
 
         lane = self._searches if route.is_search else self._pages
         found = await lane.run(self._client_of(request), work)
-        if isinstance(found, Part):
+        if isinstance(found, ListPart):
             return _json({"data": found.rows, "command": command, "total": found.total, "next": found.next})
         return _json({"data": found, "command": command})
 

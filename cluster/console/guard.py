@@ -29,7 +29,7 @@ _HOST = re.compile(r"(?:\[([0-9a-fA-F:.]+)\]|([^:\[\]]+))(?::\d*)?")
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
-def check_host(request: web.Request, listen_host: str) -> None:
+def check_host_header(request: web.Request, listen_host: str) -> None:
     """Raise ApiError if a console of this machine is addressed by another name.
 
     A page whose name resolves to this machine (DNS rebinding) would otherwise have the same origin.

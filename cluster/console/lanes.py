@@ -32,7 +32,7 @@ class _Share:
     requests: int = 0
 
 
-class Lane:
+class RequestLane:
     """Runs blocking work in threads; used on one event loop."""
 
     def __init__(self, name: str, threads: int, client_waiting_max: int) -> None:

@@ -8,7 +8,7 @@ from typing import Any, get_args, get_origin
 
 import msgspec
 
-from cluster.console.routes import Part, Route
+from cluster.console.routes import ListPart, Route
 
 PREFIX = "/api/v1"
 _REFERENCE = "#/components/schemas/{name}"
@@ -60,7 +60,7 @@ def _operation(route: Route, parameters: Mapping[str, Any], result: Any) -> dict
 
 
 def _is_part(route: Route) -> bool:
-    return get_origin(route.result) is Part
+    return get_origin(route.result) is ListPart
 
 
 def _rows_of(route: Route) -> Any:

@@ -3,7 +3,7 @@
 `route` gives a handler its path below /api/v1 and the command that does the same. The handler's parameters
 after the admin client are those of the path, and of the query or the JSON body; the annotations are their
 types and that of the response, and the docstring begins with the summary. The handler of a change returns a
-`Plan`, which is executed unless the request has `dry_run`, the default.
+`Prepared`, which is executed unless the request has `dry_run`, the default.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _rows: dict[Callable[..., Any], tuple[Method, str, Command, bool]] = {}
 
 
 @dataclass(frozen=True, slots=True)
-class Part(Generic[T]):
+class ListPart(Generic[T]):
     """A part of a long list: the response has `total` and `next`, which continues it, beside the rows."""
 
     rows: Sequence[T]
@@ -43,7 +43,7 @@ class Part(Generic[T]):
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class ChangeDone:
     """The result of a change, or its preview.
 
     Attributes:
@@ -58,7 +58,7 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class Prepared:
     """A change that was checked and can be executed.
 
     Attributes:
@@ -74,9 +74,9 @@ class Plan:
     rows: Sequence[Any] = ()
 
 
-def plan(verb: str, what: str, act: Callable[[], Any], rows: Sequence[Any] = ()) -> Plan:
+def plan(verb: str, what: str, act: Callable[[], Any], rows: Sequence[Any] = ()) -> Prepared:
     """Return a plan with the sentences "would create …" and "created …"."""
-    return Plan(f"would {verb} {what}", act, f"{_PAST.get(verb, f'{verb}d')} {what}", rows)
+    return Prepared(f"would {verb} {what}", act, f"{_PAST.get(verb, f'{verb}d')} {what}", rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,12 +113,12 @@ class Route:
         """Return the result for parameters; execute the plan of a change unless `dry_run`."""
         values = {name: value for name, value in given.items() if name != "dry_run"}
         found = self.handler(admin, **values)
-        if not isinstance(found, Plan):
+        if not isinstance(found, Prepared):
             return found
         if given["dry_run"]:
-            return Change(found.preview, found.rows)
+            return ChangeDone(found.preview, found.rows)
         result = found.act()
-        return Change(
+        return ChangeDone(
             found.done if isinstance(found.done, str) else found.done(result), found.rows, done=True
         )
 
@@ -167,7 +167,7 @@ def _route(
     kind = "".join(part.title() for part in re.findall(r"\w+", f"{method} {path}"))
     parameters = msgspec.defstruct(kind, fields, kw_only=True, frozen=True, forbid_unknown_fields=True)
     summary = (inspect.getdoc(handler) or "").partition(" Raises ")[0].partition("\n")[0]
-    result = hints["return"] if method == "GET" else Change
+    result = hints["return"] if method == "GET" else ChangeDone
     return Route(method, path, command, handler, parameters, result, summary, is_search)
 
 

@@ -11,7 +11,7 @@ from actors.bounds import AtLimit, Bound, Use
 from cluster.client import Admin
 from cluster.console.history import Curves, History
 from cluster.views.offsets import known_sum
-from cluster.views.samples import Sample, take_sample
+from cluster.views.samples import ClusterState, take_sample
 from store.clock import NS_PER_MS, Clock
 
 TOPICS_PER_SAMPLE = 100
@@ -27,7 +27,7 @@ class Sampler:
     def __init__(self, admin: Admin, clock: Clock) -> None:
         self._admin = admin
         self._clock = clock
-        self.last = Sample()
+        self.last = ClusterState()
         self.samples = 0
         self.duration_ns = 0
         """Duration of the last sample."""
@@ -63,7 +63,7 @@ class Sampler:
         return self._topics[topic].curves() if topic in self._topics else None
 
 
-def figures(sample: Sample) -> tuple[Known, Known, Known, Known, Known, Known]:
+def figures(sample: ClusterState) -> tuple[Known, Known, Known, Known, Known, Known]:
     """Return in/s, out/s, lag, in flight, used part of the fullest disk, and brokers that respond.
 
     A figure is None if it is unknown of one broker: a sum without it would be too small.

@@ -20,9 +20,9 @@ from actors.host.metrics.endpoint import MetricsEndpoint
 from actors.ports import Port, Ports
 from cluster.client import Admin
 from cluster.client.config import ClientConfig
-from cluster.console.access import Access
+from cluster.console.access import ConsoleAccess
 from cluster.console.api import BODY_BYTES_MAX, Api
-from cluster.console.changes import Changes
+from cluster.console.changes import ConsoleChanges
 from cluster.console.connections import CONNECTIONS, Connections
 from cluster.console.console_settings import ConsoleSettings
 from cluster.console.guard import add_headers
@@ -76,9 +76,9 @@ class ConsoleService:
         self._nameservers = ";".join(settings.nameservers)
         self._admin = Admin(config=ClientConfig(nameservers=self._nameservers))
         rights = Rights(self._admin)
-        self._access = Access(self._nameservers, rights, clock, always=settings.login)
+        self._access = ConsoleAccess(self._nameservers, rights, clock, always=settings.login)
         self.sampler = Sampler(self._admin, clock)
-        self.changes = Changes(clock)
+        self.changes = ConsoleChanges(clock)
         messages = MessageResources(clock, settings.bodies)
         self.routes = routes_of(
             OverviewResources(self.sampler, self.changes, rights, clock),

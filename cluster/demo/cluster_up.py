@@ -15,8 +15,8 @@ import psutil
 
 from actors.host.ray_port import ActorName, ActorNotFound, ActorUnavailable
 from actors.host.service_host import State
-from cluster.driver.fleet import status_of
-from cluster.driver.launch_report import Report
+from cluster.driver.fleet import actor_status
+from cluster.driver.launch_report import Reporter
 from cluster.launch import leave_embedded, up
 from cluster.paths import HOME_ENV
 from cluster.session.environment import TOKEN_PATH_ENV
@@ -88,11 +88,11 @@ class DemoCluster:
 
 
 def _status(actor: str) -> dict[str, Any]:
-    return status_of(ActorName(DEFAULT_NAMESPACE, actor), STATUS_TIMEOUT_S)
+    return actor_status(ActorName(DEFAULT_NAMESPACE, actor), STATUS_TIMEOUT_S)
 
 
 @contextmanager
-def demo_cluster(home: Path, report: Report, *, web_console: bool = False) -> Iterator[DemoCluster]:
+def demo_cluster(home: Path, report: Reporter, *, web_console: bool = False) -> Iterator[DemoCluster]:
     """Start a cluster with its files below `home`, and stop all its processes on exit."""
     overrides = [*OVERRIDES, *(("consoles=[{listen_port: 0}]",) if web_console else ())]
     # A separate token file: every later Ray on this machine would require a token in the user's home.

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from rich.table import Table
 
 from cluster.demo.flights import Delays
-from cluster.demo.tally import Verdict
+from cluster.demo.tally import FlightVerdict
 
 
 class SparkCount(NamedTuple):
@@ -37,7 +37,7 @@ class Outcome(NamedTuple):
     """Result of the demo: delays by airline as computed from the CSV, the consumers and Spark, and times."""
 
     csv: Mapping[str, Delays]
-    verdict: Verdict
+    verdict: FlightVerdict
     spark: SparkCount
     timings: Timings
 

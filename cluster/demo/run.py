@@ -16,7 +16,7 @@ from cluster.demo.demo_report import Outcome, SparkCount, Timings
 from cluster.demo.flights import as_messages, delays_by_carrier, read_flights
 from cluster.demo.spark_count import count_by_spark
 from cluster.demo.stage import Stage, StageReport
-from cluster.demo.tally import Tally
+from cluster.demo.tally import FlightTally
 from cluster.demo.traffic import TOPIC, Feed, Follower
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def run_demo(flights: int, console: Console, home: Path, *, web_console: bool = 
             cluster = running.enter_context(demo_cluster(home, report, web_console=web_console))
             address = f", console at {cluster.console_address()}" if web_console else ""
             stage.finish(part, f"cluster: nameserver, two brokers, rebalancer{address} on Ray")
-            tally = Tally()
+            tally = FlightTally()
             timings = _Delivery(stage, cluster, messages, tally).run()
             outcome = Outcome(csv, tally.judge(flights), _count_by_spark(stage, cluster), timings)
         console.print(outcome.carriers_table())
@@ -66,7 +66,7 @@ def run_demo(flights: int, console: Console, home: Path, *, web_console: bool = 
 class _Delivery:
     """Sends and consumes the flights, and kills a broker while the producer is sending."""
 
-    def __init__(self, stage: Stage, cluster: DemoCluster, messages: pa.Table, tally: Tally) -> None:
+    def __init__(self, stage: Stage, cluster: DemoCluster, messages: pa.Table, tally: FlightTally) -> None:
         self._stage = stage
         self._cluster = cluster
         self._count = messages.num_rows

@@ -19,7 +19,7 @@ from rich.progress import (
     TimeElapsedColumn,
 )
 
-from cluster.driver.launch_report import Report
+from cluster.driver.launch_report import Reporter
 
 
 class Stage(Progress):
@@ -42,7 +42,7 @@ class Stage(Progress):
         self.update(part, completed=total, total=total, description=text)
 
 
-class StageReport(Report):
+class StageReport(Reporter):
     """Shows the progress reports of the cluster driver in the description of one progress bar."""
 
     def __init__(self, stage: Stage, part: TaskID) -> None:

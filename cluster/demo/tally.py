@@ -13,7 +13,7 @@ from typing import NamedTuple
 from cluster.demo.flights import Delays, delays_by_carrier
 
 
-class Delivery(NamedTuple):
+class FlightDelivery(NamedTuple):
     """One delivery of one flight."""
 
     uniq_key: str
@@ -29,7 +29,7 @@ class Delivery(NamedTuple):
     queue_offset: int
 
 
-class Verdict(NamedTuple):
+class FlightVerdict(NamedTuple):
     """The delivery statistics of one run. `lost`, `disordered` and `scattered` must be 0."""
 
     seen: int
@@ -46,12 +46,12 @@ class Verdict(NamedTuple):
     """Delays of the received flights by carrier."""
 
 
-class Tally:
+class FlightTally:
     """Collects the deliveries of all consumers. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._deliveries: list[Delivery] = []
+        self._deliveries: list[FlightDelivery] = []
         self._flights: set[str] = set()
         self._places: set[tuple[tuple[str, int], int]] = set()
 
@@ -65,24 +65,24 @@ class Tally:
         """Return the number of different stored messages delivered, by queue and offset."""
         return len(self._places)
 
-    def add(self, delivery: Delivery) -> None:
+    def add(self, delivery: FlightDelivery) -> None:
         """Record a delivery."""
         with self._lock:
             self._deliveries.append(delivery)
             self._flights.add(delivery.uniq_key)
             self._places.add((delivery.queue, delivery.queue_offset))
 
-    def judge(self, sent: int) -> Verdict:
+    def judge(self, sent: int) -> FlightVerdict:
         """Return the delivery statistics, given that the flights of the rows 0 to `sent` - 1 were sent."""
         import pandas as pd
 
         with self._lock:
-            frame = pd.DataFrame(self._deliveries, columns=list(Delivery._fields))
+            frame = pd.DataFrame(self._deliveries, columns=list(FlightDelivery._fields))
         frame = frame.astype({"row": int, "arr_delay": float})  # also if it is empty
         # If a flight is stored twice, its lower offset counts for the order, even if delivered later.
         first = frame.sort_values(["queue", "queue_offset"]).drop_duplicates("uniq_key")
         of_aircraft = first.groupby("aircraft")
-        return Verdict(
+        return FlightVerdict(
             seen=len(first),
             duplicates=len(frame) - len(first),
             lost=sent - first["row"][first["row"] < sent].nunique(),

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import orjson
 
 from cluster.client import ClientError, MessageExt, Producer, ProducerConfig, PushConfig, PushConsumer
-from cluster.demo.tally import Delivery, Tally
+from cluster.demo.tally import FlightDelivery, FlightTally
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -63,7 +63,7 @@ class Feed:
 class Follower:
     """One member of the consumer group. It records every delivery in `tally`, which all members share."""
 
-    def __init__(self, number: int, nameservers: Sequence[str], tally: Tally) -> None:
+    def __init__(self, number: int, nameservers: Sequence[str], tally: FlightTally) -> None:
         self.deliveries = 0
         self._lock = threading.Lock()
         self._tally = tally
@@ -91,7 +91,7 @@ class Follower:
         for message in messages:
             flight = orjson.loads(message.body)
             self._tally.add(
-                Delivery(
+                FlightDelivery(
                     uniq_key=message.msg_id,
                     row=flight["row"],
                     aircraft=message.keys or "",

@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from actors.host import ray_port
-from cluster.driver.placement import Autoscaler, pending_reason
+from cluster.driver.placement import RayAutoscaler, pending_reason
 
 TIMEOUT_S = 5
 
 
-def autoscaler() -> Autoscaler:
+def autoscaler() -> RayAutoscaler:
     """Return what is known about the autoscaler of the Ray that this process is connected to.
 
     Its node types are known if they were reported to Ray (as `cluster.autoscale.experiments.nodes` does;
@@ -26,7 +26,7 @@ def autoscaler() -> Autoscaler:
     return from_state(reply.autoscaling_state, limits)
 
 
-def from_state(state: Any, limits: Mapping[str, int] | None) -> Autoscaler:
+def from_state(state: Any, limits: Mapping[str, int] | None) -> RayAutoscaler:
     """Return what the autoscaler has reported to Ray's GCS.
 
     Args:
@@ -43,7 +43,7 @@ def from_state(state: Any, limits: Mapping[str, int] | None) -> Autoscaler:
     failed = [
         f"{each.ray_node_type_name}: {each.reason}" for each in state.failed_instance_requests if each.reason
     ]
-    return Autoscaler(
+    return RayAutoscaler(
         is_running=offered is not None or state.autoscaler_state_version > 0,
         offered=offered,
         infeasible=frozenset(infeasible),

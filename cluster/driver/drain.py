@@ -26,7 +26,7 @@ SHOWN = 3
 """Number of groups that a progress line names."""
 
 
-class Step(StrEnum):
+class DrainStep(StrEnum):
     """Next step of a drain."""
 
     WAIT = "wait"
@@ -148,20 +148,20 @@ class Drain:
     _messages_in: int = -1
     _quiet_since_s: float = 0.0
 
-    def step(self, progress: DrainProgress, now_s: float) -> Step:
+    def step(self, progress: DrainProgress, now_s: float) -> DrainStep:
         """Return the next step after `progress` was received at `now_s`."""
         if progress.messages_in != self._messages_in:
             self._messages_in = progress.messages_in
             self._quiet_since_s = now_s
         if self.is_closed and progress.is_complete and not (progress.reading or self._offline(progress)):
-            return Step.STOP
+            return DrainStep.STOP
         if now_s - self.begin_s > self.timeout_s:
-            return Step.GIVE_UP
+            return DrainStep.GIVE_UP
         is_unused = progress.is_complete and not progress.producers
         if not self.is_closed and (is_unused or now_s - self._quiet_since_s >= QUIET_S):
             self.is_closed = True
-            return Step.CLOSE
-        return Step.WAIT
+            return DrainStep.CLOSE
+        return DrainStep.WAIT
 
     def remaining(self, progress: DrainProgress) -> str:
         """Return one line that says what the drain is waiting for."""

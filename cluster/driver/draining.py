@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from actors.host.ray_port import ActorMethodFailed, ActorNotFound, ActorUnavailable
 from cluster.counted import counted
 from cluster.driver import fleet
-from cluster.driver.drain import Drain, DrainProgress, Step
+from cluster.driver.drain import Drain, DrainProgress, DrainStep
 from cluster.driver.kinds import BROKER
 from cluster.driver.launch_errors import LaunchFailed, LaunchRefused
-from cluster.driver.launch_report import Report
+from cluster.driver.launch_report import Reporter
 from cluster.driver.plan import Running, full_name
 from cluster.waiting import SYSTEM_WAITING, Waiting
 
@@ -25,7 +25,7 @@ class Draining:
 
     namespace: str
     actor: Running
-    report: Report
+    report: Reporter
     timeout_s: float
     waiting: Waiting = SYSTEM_WAITING
 
@@ -77,13 +77,13 @@ class Draining:
         with self.report.working(f"draining {name}") as show_progress:
             progress = self._request("start")
             self.report.line(f"{name} is registered as not writable")
-            while (step := drain.step(progress, self.waiting.now_s())) is not Step.STOP:
-                if step is Step.GIVE_UP:
+            while (step := drain.step(progress, self.waiting.now_s())) is not DrainStep.STOP:
+                if step is DrainStep.GIVE_UP:
                     raise LaunchFailed(
                         f"{name} is not drained after {self.timeout_s:g} s: {drain.remaining(progress)}; it"
                         " is writable again. Give a longer --timeout, or stop these clients"
                     )
-                if step is Step.CLOSE:
+                if step is DrainStep.CLOSE:
                     self.report.line(f"{name} refuses sends")
                 else:
                     show_progress(drain.remaining(progress))

@@ -22,11 +22,11 @@ from cluster.driver.exposure import exposed
 from cluster.driver.health import wait_until_healthy
 from cluster.driver.kinds import BROKER, NAMESERVER, is_live_setting, make_specs
 from cluster.driver.launch_errors import LaunchFailed, LaunchRefused, refuse
-from cluster.driver.launch_report import Report
+from cluster.driver.launch_report import Reporter
 from cluster.driver.majorities import lost_majorities
 from cluster.driver.placement import place
-from cluster.driver.plan import Action, Plan, Running, Verb, make_plan, restarting
-from cluster.driver.preflight import Demand, check_all, free_ports
+from cluster.driver.plan import Plan, PlannedAction, Running, Verb, make_plan, restarting
+from cluster.driver.preflight import PortAndStore, check_all, free_ports
 from cluster.driver.raft_groups import RaftGroups
 from cluster.driver.restart_spacing import REFRESH_DURATION_S, RestartSpacing
 from cluster.driver.scrape_targets import write_targets
@@ -34,8 +34,8 @@ from cluster.driver.specs import ActorSpec
 from cluster.paths import home_of, only_one_driver
 from cluster.session.environment import AUTH_MODE_ENV
 from cluster.session.ray_head import read_record, stop_head
-from cluster.session.ray_session import Mode, Way, choose_way, is_connected, session
-from cluster.topology.topology import Broker, ElasticBroker, Topology
+from cluster.session.ray_session import SessionMode, Way, choose_way, is_connected, session
+from cluster.topology.topology import ElasticBroker, SingleBroker, Topology
 from cluster.topology.topology_file import Source, TopologyError
 from cluster.waiting import SYSTEM_WAITING, Waiting
 from store.ownership.identity import StoreIdentity
@@ -66,7 +66,7 @@ class UpResult:
 
     plan: Plan
     specs: Sequence[ActorSpec]
-    mode: Mode
+    mode: SessionMode
 
     @property
     def nameservers(self) -> list[str]:
@@ -95,7 +95,7 @@ class Driver:
 
     topology: Topology
     source: Source
-    report: Report = field(default_factory=Report)
+    report: Reporter = field(default_factory=Reporter)
     embedded: bool = False
     dry_run: bool = False
     prune: bool = False
@@ -122,7 +122,7 @@ class Driver:
             raise self.source.error(problems)
         with only_one_driver(self.home):
             way = choose_way(self.topology, self.home, os.environ, embedded=self.embedded)
-            starts = way.mode in (Mode.STARTED, Mode.EMBEDDED) and not is_connected()
+            starts = way.mode in (SessionMode.STARTED, SessionMode.EMBEDDED) and not is_connected()
             if starts:
                 plan, specs = self._plan_without_ray(way)
                 if self.dry_run:
@@ -158,7 +158,7 @@ class Driver:
         """
         with only_one_driver(self.home):
             way = choose_way(self.topology, self.home, os.environ, embedded=self.embedded)
-            if way.mode is Mode.STARTED and not is_connected():
+            if way.mode is SessionMode.STARTED and not is_connected():
                 refuse([f"cluster {self.topology.cluster} is not running; `raymq up` starts it"])
             with self._ray(way, starts=False):
                 yield way
@@ -172,7 +172,7 @@ class Driver:
                 stack.enter_context(session(self.topology, self.home, way))
             if starts:
                 self.report.line(f"started Ray in {self.waiting.now_s() - begin_s:.1f} s")
-                if (head := read_record(self.home)) is not None and way.mode is Mode.STARTED:
+                if (head := read_record(self.home)) is not None and way.mode is SessionMode.STARTED:
                     self.report.line(f"Ray: {head.address}, dashboard and jobs {head.dashboard}")
                     if os.environ.get(AUTH_MODE_ENV) == "token":
                         self.report.line(
@@ -186,7 +186,7 @@ class Driver:
         try:
             yield
         except (LaunchRefused, TopologyError, KeyboardInterrupt) as error:
-            if way.mode is Mode.STARTED:
+            if way.mode is SessionMode.STARTED:
                 with self.report.working("stopping Ray again"):
                     stop_head(self.home)
                 if isinstance(error, KeyboardInterrupt):
@@ -204,7 +204,7 @@ class Driver:
     def _plan_without_ray(self, way: Way) -> tuple[Plan, list[ActorSpec]]:
         specs = make_specs(self.topology, self.home, {}, self.source)
         plan = make_plan(specs, [], namespace=self.topology.namespace, code_version=code_version())
-        if way.mode is Mode.STARTED and not self.dry_run:
+        if way.mode is SessionMode.STARTED and not self.dry_run:
             self._end_lost_head()
         refuse(check_all([demand_of(spec) for spec in specs]))
         return plan, specs
@@ -251,7 +251,7 @@ class Driver:
             now_s=self.waiting.now_s(),
         )
         self._serving = [actor.spec for actor in running if actor.state == State.SERVING and actor.spec]
-        names = {each.name for each in self.topology.brokers if isinstance(each, Broker)}
+        names = {each.name for each in self.topology.brokers if isinstance(each, SingleBroker)}
         majorities = lost_majorities(here, [each.name for each in plan.having(Verb.REMOVE)], names)
         refuse([*plan.refusals, *majorities, *self._check_new_actors(plan, running, specs)])
         return plan, specs
@@ -307,7 +307,7 @@ class Driver:
         held = {name: actor.spec or wanted.get(name) for name, actor in here.items()}
         removed = [action.spec for action in plan.having(Verb.REMOVE) if action.spec is not None]
         freed = {at for spec in removed for at in (spec.listen, spec.ha_listen)}
-        demands: dict[str, list[Demand]] = {}
+        demands: dict[str, list[PortAndStore]] = {}
         for action in plan.having(Verb.CREATE, Verb.ROLL):
             # The node of an elastic broker is not known yet: the broker itself checks its port and store.
             if action.spec is not None and not action.spec.slots:
@@ -338,7 +338,7 @@ class Driver:
                 if action.spec is not None and action.spec.kind is BROKER:
                     fleet.announce(self.topology.namespace, action.name)
 
-    def _roll(self, action: Action) -> None:
+    def _roll(self, action: PlannedAction) -> None:
         assert action.spec is not None
         is_broker = action.spec.kind is BROKER
         if is_broker and self.waits:
@@ -405,7 +405,7 @@ class Driver:
             return [broker for broker in self._serving if registers_with(broker, spec)]
         return [nameserver for nameserver in self._serving if registers_with(spec, nameserver)]
 
-    def stop(self, action: Action, *, keeps_process: bool = False) -> None:
+    def stop(self, action: PlannedAction, *, keeps_process: bool = False) -> None:
         """Stop the actor of an action, or with `keeps_process` only its service (`fleet.stop`)."""
         with self.report.working(f"stopping {action.name}"):
             stop_error = fleet.stop(self.topology.namespace, action.name, keeps_process=keeps_process)
@@ -413,7 +413,7 @@ class Driver:
             f"stopped {action.name}{f' (not stopped cleanly: {stop_error})' if stop_error else ''}"
         )
 
-    def _adjust(self, action: Action) -> None:
+    def _adjust(self, action: PlannedAction) -> None:
         assert action.spec is not None
         error = fleet.change(self.topology.namespace, action.spec)
         if error:
@@ -456,7 +456,7 @@ def demand_of(
     spec: ActorSpec,
     held: ActorSpec | None = None,
     freed: Collection[tuple[str, int]] = (),
-) -> Demand:
+) -> PortAndStore:
     """Return the ports and store that must be free before the actor can start.
 
     Args:
@@ -469,7 +469,7 @@ def demand_of(
     store = "" if held is not None and held.store == spec.store else spec.store or ""
     replica = int(spec.settings.get("replica", 0))
     identity = StoreIdentity(spec.cluster, str(spec.settings.get("broker_name", "")), replica)
-    return Demand(spec.place, spec.listen[0], port, store, identity, ha_port)
+    return PortAndStore(spec.place, spec.listen[0], port, store, identity, ha_port)
 
 
 def registers_with(broker: ActorSpec, nameserver: ActorSpec) -> bool:

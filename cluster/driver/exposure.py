@@ -10,7 +10,7 @@ from typing import Any
 
 from cluster.driver.metrics_ports import processes
 from cluster.driver.placement import is_loopback
-from cluster.topology.topology import Broker, Problem, Topology
+from cluster.topology.topology import Problem, SingleBroker, Topology
 
 LOOPBACK = "127.0.0.1"
 
@@ -31,7 +31,7 @@ def exposed(topology: Topology) -> list[Problem]:
     problems = _open_gateways(topology)
     for path, name, entry in topology.listeners():
         host = topology.host_of(entry)
-        of_all = topology.broker_settings if isinstance(entry, Broker) else {}
+        of_all = topology.broker_settings if isinstance(entry, SingleBroker) else {}
         if is_loopback(host) or _is_protected({**of_all, **entry.settings}):
             continue
         place = (*path, "listen_host") if entry.listen_host else ("listen_host",)

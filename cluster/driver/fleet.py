@@ -51,14 +51,14 @@ def _observe_one(where: ActorName, namespace: str, timeout_s: float) -> Running 
     try:
         if not ray_port.has_method(where, STATUS):
             return Running(where.namespace, where.name, is_ours=False)
-        return to_running(where, status_of(where, timeout_s if is_here else CALL_TIMEOUT_S))
+        return to_running(where, actor_status(where, timeout_s if is_here else CALL_TIMEOUT_S))
     except (ActorUnavailable, ActorMethodFailed) as error:
         return Running(where.namespace, where.name, reason=str(error))
     except ActorNotFound:
         return None
 
 
-def status_of(where: ActorName, timeout_s: float, waiting: Waiting = SYSTEM_WAITING) -> dict[str, Any]:
+def actor_status(where: ActorName, timeout_s: float, waiting: Waiting = SYSTEM_WAITING) -> dict[str, Any]:
     """Return the status of an actor. Retry for up to `timeout_s` while it is unavailable.
 
     Raises ActorNotFound, ActorUnavailable, ActorMethodFailed.
@@ -142,7 +142,7 @@ def located(namespace: str, specs: Sequence[ActorSpec]) -> list[ActorSpec]:
 def _located(namespace: str, spec: ActorSpec) -> ActorSpec:
     with contextlib.suppress(ActorNotFound, ActorUnavailable, ActorMethodFailed):
         where = ActorName(namespace, spec.name)
-        found = to_running(where, status_of(where, CALL_TIMEOUT_S)).spec
+        found = to_running(where, actor_status(where, CALL_TIMEOUT_S)).spec
         if found is not None:
             return replace(spec, listen=found.listen, advertised=found.advertised)
     return spec
@@ -209,7 +209,7 @@ def hand_over(namespace: str, name: str) -> bool:
     where = ActorName(namespace, name)
 
     def leads() -> bool:
-        return to_running(where, status_of(where, CALL_TIMEOUT_S)).details.get(RAFT_STATE) == "leader"
+        return to_running(where, actor_status(where, CALL_TIMEOUT_S)).details.get(RAFT_STATE) == "leader"
 
     with contextlib.suppress(ActorNotFound, ActorUnavailable, ActorMethodFailed):
         if ray_port.has_method(where, LEAVE) and leads():
@@ -241,7 +241,7 @@ def wait_in_sync(
     end = max((int(master.details.get("written", 0)) for master in group), default=0)
     where, deadline = ActorName(namespace, slave.name), waiting.deadline(timeout_s, PAUSE_S)
     while True:
-        details = to_running(where, status_of(where, CALL_TIMEOUT_S)).details
+        details = to_running(where, actor_status(where, CALL_TIMEOUT_S)).details
         state, written = str(details.get("replication_state", "")), int(details.get("written", 0))
         missing = str(details.get("missing_tables", ""))
         if state == FOLLOWING and written >= end and not missing:
@@ -269,7 +269,7 @@ def wait_caught_up(
     end = max((int(each.get("confirmed", 0)) for each in details), default=0)
     where, deadline = ActorName(namespace, replica.name), waiting.deadline(timeout_s, PAUSE_S)
     while True:
-        found = to_running(where, status_of(where, CALL_TIMEOUT_S)).details
+        found = to_running(where, actor_status(where, CALL_TIMEOUT_S)).details
         state, confirmed = str(found.get(RAFT_STATE, "")), int(found.get("confirmed", 0))
         if found.get("raft_leader") and state in RAFT_ROLES and confirmed >= end:
             return ""
@@ -285,7 +285,7 @@ def wait_leading(
     """Wait until a replica leads its Raft group and accepts sends; return why not, else an empty text."""
     where, deadline = ActorName(namespace, replica.name), waiting.deadline(timeout_s, PAUSE_S)
     while True:
-        found = to_running(where, status_of(where, CALL_TIMEOUT_S)).details
+        found = to_running(where, actor_status(where, CALL_TIMEOUT_S)).details
         state = str(found.get(RAFT_STATE, ""))
         if state == Role.LEADER.value and found.get("role") == "master":
             return ""

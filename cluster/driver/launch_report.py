@@ -20,7 +20,7 @@ STYLES = {
 }
 
 
-class Report:
+class Reporter:
     """Receives progress and discards it; `ConsoleReport` prints it."""
 
     @contextmanager
@@ -35,7 +35,7 @@ class Report:
         """Report the plan before it is executed."""
 
 
-class ConsoleReport(Report):
+class ConsoleReport(Reporter):
     """Prints progress on a console, with spinners on a terminal."""
 
     def __init__(self, console: Console) -> None:
@@ -61,7 +61,7 @@ class ConsoleReport(Report):
             self.line(f"{action.verb:<7} {action.name:<{width}}  {action.reason}", STYLES[action.verb])
 
 
-class PlanReport(Report):
+class PlanReport(Reporter):
     """Collects the report of a dry run, for output as JSON."""
 
     def __init__(self) -> None:

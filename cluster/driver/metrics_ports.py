@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from actors.broker.broker_settings import VIP_PORT_DISTANCE
 from actors.host.metrics.endpoint import AUTOSCALER_PORT, PORT_DISTANCE, MetricsSettings, default_port
 from actors.remoting.settings_text import names_by_key
-from cluster.topology.topology import Broker, KeyPath, Topology
+from cluster.topology.topology import KeyPath, SingleBroker, Topology
 
 _PORT_MAX = 65_535
 
@@ -30,7 +30,7 @@ def processes(topology: Topology) -> Iterator[Given]:
         return Given(path, actor, port, {names.get(key, key): value for key, value in settings.items()})
 
     for path, name, entry in topology.listeners():
-        of_all = topology.broker_settings if isinstance(entry, Broker) else {}
+        of_all = topology.broker_settings if isinstance(entry, SingleBroker) else {}
         yield given((*path, "settings"), name, entry.listen_port, {**of_all, **entry.settings})
     if topology.autoscale is not None:
         yield given(("autoscale",), "autoscaler", AUTOSCALER_PORT, topology.autoscale)

@@ -31,9 +31,9 @@ from cluster.driver.new_stores import (
     leave_groups,
     read_users,
 )
-from cluster.driver.plan import Action, Running, Verb, only
+from cluster.driver.plan import PlannedAction, Running, Verb, only
 from cluster.driver.specs import ActorSpec
-from cluster.topology.topology import Broker, Topology
+from cluster.topology.topology import SingleBroker, Topology
 from cluster.views.replicas import RAFT_STATE
 from store.ownership.identity import StoreIdentity
 
@@ -79,8 +79,8 @@ def migrate_broker(
             migration.run(changes)
 
 
-def _entry(topology: Topology, name: str) -> Broker:
-    entries = {each.name: each for each in topology.brokers if isinstance(each, Broker)}
+def _entry(topology: Topology, name: str) -> SingleBroker:
+    entries = {each.name: each for each in topology.brokers if isinstance(each, SingleBroker)}
     entry = entries.get(name)
     if entry is None:
         shown = ", ".join(sorted(entries)) or "none"
@@ -99,7 +99,7 @@ def _entry(topology: Topology, name: str) -> Broker:
 class _Migration:
     """What both directions know."""
 
-    def __init__(self, driver: Driver, entry: Broker) -> None:
+    def __init__(self, driver: Driver, entry: SingleBroker) -> None:
         self._driver, self._name = driver, entry.name
         self._namespace = driver.topology.namespace
         actors = [each.actor_name(0) for each in entry.members()]
@@ -129,7 +129,7 @@ class _Migration:
 
     def _stop(self, actors: Sequence[str]) -> None:
         for actor in actors:
-            action = Action(Verb.REMOVE, actor, "migration")
+            action = PlannedAction(Verb.REMOVE, actor, "migration")
             self._driver.stop(action, keeps_process=actor == self._first.name and self._keeps_process)
 
     @property
@@ -165,7 +165,7 @@ class _Migration:
 class ToGroup(_Migration):
     """A broker becomes a Raft group, with the store of replica 0 as its first member."""
 
-    def __init__(self, driver: Driver, entry: Broker) -> None:
+    def __init__(self, driver: Driver, entry: SingleBroker) -> None:
         """Read the state of the broker. Raises LaunchRefused if it cannot become a group."""
         super().__init__(driver, entry)
         self._is_new = driver.raft.record_of(self._name) is None
@@ -277,7 +277,7 @@ class ToGroup(_Migration):
 class ToSingle(_Migration):
     """A Raft group becomes a single broker, with the store of replica 0."""
 
-    def __init__(self, driver: Driver, entry: Broker) -> None:
+    def __init__(self, driver: Driver, entry: SingleBroker) -> None:
         """Read the state of the group. Raises LaunchRefused if it cannot become a single broker."""
         super().__init__(driver, entry)
         replicas = [each for each in self._running.values() if each.spec is not None and each.spec.is_raft]

@@ -24,7 +24,7 @@ from cluster.topology.topology import (
 UNSPECIFIED_HOSTS = ("0.0.0.0", "::")
 
 
-class Node(Protocol):
+class RayNode(Protocol):
     """The attributes of a Ray node that placement needs."""
 
     @property
@@ -44,7 +44,7 @@ class Node(Protocol):
 
 
 @dataclass(frozen=True)
-class Autoscaler:
+class RayAutoscaler:
     """Ray's autoscaler, as far as placement needs it.
 
     Attributes:
@@ -72,7 +72,7 @@ class Autoscaler:
         return ""
 
 
-NO_AUTOSCALER = Autoscaler()
+NO_AUTOSCALER = RayAutoscaler()
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,9 @@ class Placement:
     unplaceable: Sequence[str] = ()
 
 
-def place(topology: Topology, nodes: Sequence[Node], autoscaler: Autoscaler = NO_AUTOSCALER) -> Placement:
+def place(
+    topology: Topology, nodes: Sequence[RayNode], autoscaler: RayAutoscaler = NO_AUTOSCALER
+) -> Placement:
     """Bind every actor of a topology to one of `nodes`. An actor without a resource runs on the head node.
 
     An elastic broker may have a resource that no node has yet, if Ray's autoscaler may add a node with it.
@@ -139,7 +141,7 @@ def place(topology: Topology, nodes: Sequence[Node], autoscaler: Autoscaler = NO
     return Placement(resources, problems, unplaceable)
 
 
-def _shared_nodes(topology: Topology, nodes: Sequence[Node]) -> Iterator[Problem]:
+def _shared_nodes(topology: Topology, nodes: Sequence[RayNode]) -> Iterator[Problem]:
     """Yield the replicas of a group that could only run on the node of another one, which may be lost."""
     found: dict[tuple[KeyPath, frozenset[str]], str] = {}
     for path, name, entry in topology.listeners():
@@ -157,7 +159,7 @@ def _shared_nodes(topology: Topology, nodes: Sequence[Node]) -> Iterator[Problem
             )
 
 
-def pending_reason(resource: str, nodes: Sequence[Node], free: float, autoscaler: Autoscaler) -> str:
+def pending_reason(resource: str, nodes: Sequence[RayNode], free: float, autoscaler: RayAutoscaler) -> str:
     """Return why an actor that takes one unit of `resource` waits for a node, else an empty text.
 
     Args:
@@ -185,7 +187,7 @@ def pending_reason(resource: str, nodes: Sequence[Node], free: float, autoscaler
     return f"pending: {found}; {more}"
 
 
-def own_resources(node: Node) -> list[str]:
+def own_resources(node: RayNode) -> list[str]:
     """Return the resources of a node to which a topology may bind actors."""
     general = ("CPU", "GPU", "memory", "object_store_memory", "node:__internal_head__", "java")
     return sorted(

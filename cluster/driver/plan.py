@@ -65,7 +65,7 @@ class Running:
 
 
 @dataclass(frozen=True)
-class Action:
+class PlannedAction:
     """Action for one actor, with its reason.
 
     `running` are the present settings of the actor, if known. `is_leader`: it leads its Raft group now.
@@ -93,15 +93,15 @@ class Action:
 class Plan:
     """Actions in the order of execution. If `refusals` is not empty, none of them may be executed."""
 
-    actions: Sequence[Action]
+    actions: Sequence[PlannedAction]
     refusals: Sequence[str]
 
     @property
-    def changes(self) -> list[Action]:
+    def changes(self) -> list[PlannedAction]:
         """Return the actions that change an actor."""
         return [action for action in self.actions if action.verb not in (Verb.ADOPT, Verb.KEEP)]
 
-    def having(self, *verbs: Verb) -> list[Action]:
+    def having(self, *verbs: Verb) -> list[PlannedAction]:
         """Return the actions with one of `verbs`."""
         return [action for action in self.actions if action.verb in verbs]
 
@@ -174,7 +174,7 @@ def restarting(plan: Plan, names: Collection[str] | None) -> Plan:
     return Plan(rolled, refusals)
 
 
-def _restart_order(action: Action) -> tuple[float, int]:
+def _restart_order(action: PlannedAction) -> tuple[float, int]:
     """Return the place in a rolling restart: by kind, slaves before masters, and leaders last.
 
     If a promotion was interrupted, the former masters are the first, so that they acknowledge nothing more,
@@ -196,20 +196,20 @@ def full_name(name: str, known: Collection[str]) -> str:
     return f"{name}-0" if name not in known and f"{name}-0" in known else name
 
 
-def _leftover(actor: Running, prune: bool) -> Action:
+def _leftover(actor: Running, prune: bool) -> PlannedAction:
     if not actor.is_ours:
-        return Action(Verb.KEEP, actor.name, "")
+        return PlannedAction(Verb.KEEP, actor.name, "")
     if prune:
-        return Action(Verb.REMOVE, actor.name, "not in the topology (--prune)", actor.spec)
+        return PlannedAction(Verb.REMOVE, actor.name, "not in the topology (--prune)", actor.spec)
     kept = ", its store is kept" if actor.spec is None or actor.spec.store is not None else ""
-    return Action(Verb.KEEP, actor.name, f"not in the topology; --prune removes it{kept}", actor.spec)
+    return PlannedAction(Verb.KEEP, actor.name, f"not in the topology; --prune removes it{kept}", actor.spec)
 
 
 def _action(
     spec: ActorSpec, actor: Running | None, code_version: str, is_live: Callable[[ProcessKind, str], bool]
-) -> Action:
+) -> PlannedAction:
     if actor is None:
-        return Action(Verb.CREATE, spec.name, "not running", spec)
+        return PlannedAction(Verb.CREATE, spec.name, "not running", spec)
     reasons: list[str] = []
     changed: dict[str, str] = {}
     if actor.spec is None:
@@ -223,10 +223,10 @@ def _action(
     if actor.code_version and actor.code_version != code_version:
         reasons.append(f"code {actor.code_version} → {code_version}")
     if reasons or not all(is_live(spec.kind, key) for key in changed):
-        return Action(Verb.ROLL, spec.name, "; ".join([*changed.values(), *reasons]), spec, actor.spec)
+        return PlannedAction(Verb.ROLL, spec.name, "; ".join([*changed.values(), *reasons]), spec, actor.spec)
     if changed:
-        return Action(Verb.ADJUST, spec.name, "; ".join(changed.values()), spec, actor.spec)
-    return Action(Verb.ADOPT, spec.name, f"already running (process {actor.pid})", spec, actor.spec)
+        return PlannedAction(Verb.ADJUST, spec.name, "; ".join(changed.values()), spec, actor.spec)
+    return PlannedAction(Verb.ADOPT, spec.name, f"already running (process {actor.pid})", spec, actor.spec)
 
 
 def differences(old: ActorSpec, new: ActorSpec) -> dict[str, str]:

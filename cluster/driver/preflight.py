@@ -134,7 +134,7 @@ def bind_host(host: str) -> str:
 
 
 @dataclass(frozen=True)
-class Demand:
+class PortAndStore:
     """Port and store that must be free before one actor starts.
 
     Attributes:
@@ -154,7 +154,7 @@ class Demand:
     ha_port: int = 0
 
 
-def check_all(demands: Sequence[Demand]) -> list[str]:
+def check_all(demands: Sequence[PortAndStore]) -> list[str]:
     """Return one line for each port or store that is not free, beginning with the key path."""
     found = []
     for demand in demands:

@@ -13,7 +13,7 @@ from cluster.driver.driver import Driver
 from cluster.driver.group_masters import GroupMaster
 from cluster.driver.launch_errors import LaunchRefused, refusal
 from cluster.driver.placement import place
-from cluster.driver.plan import Action, Running, Verb, full_name, only, restarting
+from cluster.driver.plan import PlannedAction, Running, Verb, full_name, only, restarting
 from cluster.topology.topology import BrokerReplica, Topology
 from cluster.topology.topology_file import TopologyError
 
@@ -42,7 +42,7 @@ def promote_replica(driver: Driver, name: str, confirm: Callable[[], None]) -> N
             promotion.undo()
             raise
         for master in promotion.masters:
-            driver.stop(Action(Verb.REMOVE, master.name, "no longer the master"))
+            driver.stop(PlannedAction(Verb.REMOVE, master.name, "no longer the master"))
         driver.apply(plan)
         driver.report.line(f"{promotion.name} is the master of {promotion.broker}")
         _follow(driver, promotion)

@@ -26,9 +26,9 @@ from actors.host import ray_port
 from actors.host.node_address import NODE_HOST
 from cluster.driver.launch_errors import refuse, refusing_damage
 from cluster.driver.new_stores import NewStore, StoreFound, create_stores, find_stores
-from cluster.driver.placement import Node
+from cluster.driver.placement import RayNode
 from cluster.driver.specs import ActorSpec
-from cluster.topology.topology import Broker, Topology
+from cluster.topology.topology import SingleBroker, Topology
 from store.disk.files import replace_file
 from store.message.hosts import join_address, split_address
 from store.ownership.identity import StoreIdentity
@@ -50,7 +50,7 @@ class RunOnNode(Protocol):
 
 
 @dataclass(frozen=True)
-class GroupRecord:
+class SavedGroup:
     """The replicas of a group.
 
     Attributes:
@@ -69,7 +69,7 @@ class GroupRecord:
         return orjson.dumps(asdict(self))
 
     @classmethod
-    def decode(cls, data: bytes) -> GroupRecord:
+    def decode(cls, data: bytes) -> SavedGroup:
         """Return the record that `encode` encoded. Raises ValueError or TypeError for damaged data."""
         document = orjson.loads(data)
         if not isinstance(document, dict):
@@ -115,7 +115,7 @@ class RaftGroups:
         self._home, self._namespace, self._run_on_node = home, namespace, run_on_node
         self._joining, self._migrating = joining, migrating
         self._recorded = exchange(home, namespace)
-        self._groups: dict[str, GroupRecord] = {}
+        self._groups: dict[str, SavedGroup] = {}
 
     def problems(self, topology: Topology) -> list[str]:
         """Return why the groups of the topology are not those that were recorded."""
@@ -134,11 +134,11 @@ class RaftGroups:
         recorded = {name: group for name, group in self._recorded.items() if name != self._migrating}
         return [*_differences(topology, recorded), *unknown]
 
-    def record_of(self, name: str) -> GroupRecord | None:
+    def record_of(self, name: str) -> SavedGroup | None:
         """Return the record of a group; None without one."""
         return self._recorded.get(name)
 
-    def bootstrap(self, name: str) -> GroupRecord:
+    def bootstrap(self, name: str) -> SavedGroup:
         """Record a group that `settle` has given members: the store of a broker is its first one.
 
         The stores of the others are to be created. Returns the record; one that exists is kept.
@@ -148,7 +148,7 @@ class RaftGroups:
             self.save(name, replace(group, without_store=tuple(range(1, len(group.members)))))
         return self._recorded[name]
 
-    def save(self, name: str, group: GroupRecord) -> None:
+    def save(self, name: str, group: SavedGroup) -> None:
         """Replace the record of a group."""
         self._recorded[name] = group
         save(self._home, self._namespace, name, group)
@@ -177,7 +177,7 @@ class RaftGroups:
         self,
         topology: Topology,
         resources: Mapping[str, str],
-        nodes: Sequence[Node],
+        nodes: Sequence[RayNode],
         needed: Collection[str] | None = None,
     ) -> Topology:
         """Return the topology with the members of its groups.
@@ -206,7 +206,7 @@ class RaftGroups:
             addresses += [old for _, old in known[len(given) :]]
             refuse(list(_unknown(entry.name, addresses)))
             joining = {number for number, (actor, _) in enumerate(replicas) if actor in self._joining}
-            self._groups[entry.name] = group = GroupRecord(
+            self._groups[entry.name] = group = SavedGroup(
                 tuple(f"{each}@{address}" for (each, _), address in zip(known, addresses, strict=True)),
                 tuple(sorted(joining | set(record.joined if record else ()))),
                 record.without_store if record else (),
@@ -214,7 +214,7 @@ class RaftGroups:
             lists |= {actor: group.members_of(number) for number, (actor, _) in enumerate(replicas)}
         return topology.with_raft_members(lists)
 
-    def _ids(self, topology: Topology, entry: Broker, resources: Mapping[str, str]) -> list[str]:
+    def _ids(self, topology: Topology, entry: SingleBroker, resources: Mapping[str, str]) -> list[str]:
         """Return the ids of the stores of a new group: of those that exist, and new ones."""
         found: list[StoreFound] = []
         for member in entry.members():
@@ -251,16 +251,18 @@ class RaftGroups:
         refuse(problems)
 
 
-def _differences(topology: Topology, recorded: Mapping[str, GroupRecord]) -> Iterator[str]:
+def _differences(topology: Topology, recorded: Mapping[str, SavedGroup]) -> Iterator[str]:
     for entry in topology.brokers:
-        if isinstance(entry, Broker) and entry.name in recorded and not entry.is_raft:
+        if isinstance(entry, SingleBroker) and entry.name in recorded and not entry.is_raft:
             yield (
                 f"{entry.name} is a Raft group of {len(recorded[entry.name].members)} replicas, and each of "
                 "them may lack what the others have acknowledged: keep replication: raft, or leave the group "
                 f"with `raymq migrate {entry.name}`. To give up its messages, remove its stores and "
                 f"{FOLDER}/{entry.name}.json of the cluster's home directory"
             )
-        elif isinstance(entry, Broker) and entry.name in recorded and recorded[entry.name].without_store:
+        elif (
+            isinstance(entry, SingleBroker) and entry.name in recorded and recorded[entry.name].without_store
+        ):
             yield f"{entry.name} is not a complete Raft group yet: continue with `raymq migrate {entry.name}`"
 
 
@@ -293,7 +295,7 @@ def _unusable(name: str, found: Sequence[StoreFound]) -> Iterator[str]:
             )
 
 
-def _address(topology: Topology, member: Broker, resource: str, nodes: Sequence[Node]) -> str:
+def _address(topology: Topology, member: SingleBroker, resource: str, nodes: Sequence[RayNode]) -> str:
     """Return the address of a replica; empty if its node is not known."""
     host, port = topology.advertised(member)
     if host == NODE_HOST:
@@ -304,26 +306,26 @@ def _address(topology: Topology, member: Broker, resource: str, nodes: Sequence[
     return join_address(host, port)
 
 
-def exchange(home: Path, namespace: str) -> dict[str, GroupRecord]:
+def exchange(home: Path, namespace: str) -> dict[str, SavedGroup]:
     """Return the records of all groups by broker name, after completing both places.
 
     The record in Ray is valid if they differ: the home directory may have been restored from a backup.
     Raises LaunchRefused for a damaged record.
     """
-    found: dict[str, GroupRecord] = {}
+    found: dict[str, SavedGroup] = {}
     for path in (home / FOLDER).glob("*.json"):
         with refusing_damage(path, _REMEDY):
-            found[path.stem] = GroupRecord.decode(path.read_bytes())
+            found[path.stem] = SavedGroup.decode(path.read_bytes())
     for key in ray_port.recalled_keys(namespace, PREFIX):
         if (data := ray_port.recall(namespace, key)) is not None:
             with refusing_damage(f"the key {key} of namespace {namespace} in Ray", _REMEDY_IN_RAY):
-                found[key.removeprefix(PREFIX)] = GroupRecord.decode(data)
+                found[key.removeprefix(PREFIX)] = SavedGroup.decode(data)
     for broker, group in found.items():
         save(home, namespace, broker, group)
     return found
 
 
-def save(home: Path, namespace: str, broker: str, group: GroupRecord) -> None:
+def save(home: Path, namespace: str, broker: str, group: SavedGroup) -> None:
     """Save the record of a group in both places."""
     (home / FOLDER).mkdir(parents=True, exist_ok=True)
     replace_file(home / FOLDER / f"{broker}.json", group.encode())

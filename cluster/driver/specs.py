@@ -19,15 +19,15 @@ from actors.remoting.tls.contexts import ClientTls
 from cluster.driver.metrics_ports import moved_metrics_ports
 from cluster.topology.topology import (
     RAFT,
-    Broker,
     BrokerReplica,
     ElasticBroker,
     KeyPath,
     Listener,
+    SingleBroker,
     Topology,
     show,
 )
-from cluster.topology.topology_file import Source, explain
+from cluster.topology.topology_file import Source, explain_invalid
 from store.message.hosts import join_address
 from store.store_errors import StoreError
 from store.store_settings import StoreSettings
@@ -168,7 +168,7 @@ def listener_specs(kind: ProcessKind, deployment: Deployment) -> Iterator[ActorS
         settings = {
             key: value for key, value in _placed(deployment, name, entry).items() if key in model.model_fields
         }
-        if isinstance(entry, Broker):
+        if isinstance(entry, SingleBroker):
             settings |= broker_settings(topology, entry, path, source)
         else:
             settings |= checked(model, entry.settings, (*path, "settings"), source, settings)
@@ -207,7 +207,7 @@ def _placed(deployment: Deployment, name: str, entry: Listener) -> dict[str, Any
         "rebalancers": [address(topology, each) for each in topology.rebalancers],
         "data_dir": str(home / name),
     }
-    if isinstance(entry, Broker):
+    if isinstance(entry, SingleBroker):
         settings |= {"broker_name": entry.name, "store_root": str(topology.store_of(entry, home))}
     return settings
 
@@ -242,7 +242,7 @@ def autoscaler_specs(kind: ProcessKind, deployment: Deployment) -> Iterator[Acto
     )  # fmt: skip
 
 
-def _vip_port_is_free(topology: Topology, broker: Broker) -> bool:
+def _vip_port_is_free(topology: Topology, broker: SingleBroker) -> bool:
     """Return True if no actor of the topology listens on the VIP port of `broker`.
 
     That actor may start later, so the broker must not take its port.
@@ -257,7 +257,9 @@ def address(topology: Topology, entry: Listener) -> str:
     return join_address(host, port)
 
 
-def broker_settings(topology: Topology, broker: Broker, path: KeyPath, source: Source) -> dict[str, Any]:
+def broker_settings(
+    topology: Topology, broker: SingleBroker, path: KeyPath, source: Source
+) -> dict[str, Any]:
     """Return a broker's settings without addresses: those of the topology, overridden by its own.
 
     Raises TopologyError if a setting is invalid.
@@ -334,5 +336,5 @@ def checked(
     try:
         found = model.model_validate({**placed, **values})
     except ValidationError as error:
-        raise source.error(explain(error, model, at)) from None
+        raise source.error(explain_invalid(error, model, at)) from None
     return found.model_dump(mode="json", include=found.model_fields_set - placed.keys())

@@ -33,7 +33,7 @@ JOB_ENV = "RAY_JOB_CONFIG_JSON_ENV_VAR"
 AUTO, NEW = "auto", "new"
 
 
-class Mode(StrEnum):
+class SessionMode(StrEnum):
     """How this process reaches Ray. The module docstring describes the modes."""
 
     EMBEDDED = "embedded"
@@ -53,7 +53,7 @@ class Way:
     `address` is empty if Ray is started first, or if Ray itself finds the address (in a submitted job).
     """
 
-    mode: Mode
+    mode: SessionMode
     address: str = ""
 
 
@@ -67,19 +67,19 @@ def choose_way(
     submitted job or the topology names an address.
     """
     if JOB_ENV in environment:
-        return Way(Mode.SUBMITTED)
+        return Way(SessionMode.SUBMITTED)
     wanted = topology.ray.address
     if wanted not in (AUTO, NEW):
-        return Way(Mode.ATTACHED, wanted)
+        return Way(SessionMode.ATTACHED, wanted)
     if embedded:
-        return Way(Mode.EMBEDDED)
+        return Way(SessionMode.EMBEDDED)
     if wanted == AUTO and (given := environment.get(ADDRESS_ENV)):
-        return Way(Mode.ATTACHED, given)
+        return Way(SessionMode.ATTACHED, given)
     if (head := living_head(home)) is not None:
-        return Way(Mode.ATTACHED, head.address)
+        return Way(SessionMode.ATTACHED, head.address)
     if wanted == AUTO and (running := current_cluster()) is not None:
-        return Way(Mode.ATTACHED, running)
-    return Way(Mode.STARTED)
+        return Way(SessionMode.ATTACHED, running)
+    return Way(SessionMode.STARTED)
 
 
 def is_connected() -> bool:
@@ -101,23 +101,23 @@ def session(topology: Topology, home: Path, way: Way) -> Iterator[None]:
     try:
         yield
     finally:
-        if way.mode is not Mode.EMBEDDED:
+        if way.mode is not SessionMode.EMBEDDED:
             disconnect()
 
 
 def connect(topology: Topology, home: Path, way: Way) -> None:
     """Connect to Ray; start Ray first if `way.mode` says so. Raises SessionFailed, HeadFailed."""
     was_imported = "ray" in sys.modules
-    prepare_to_import_ray(os.environ, starts=way.mode in (Mode.STARTED, Mode.EMBEDDED))
-    address = start_head(topology, home).address if way.mode is Mode.STARTED else way.address
-    if way.mode is Mode.EMBEDDED:
+    prepare_to_import_ray(os.environ, starts=way.mode in (SessionMode.STARTED, SessionMode.EMBEDDED))
+    address = start_head(topology, home).address if way.mode is SessionMode.STARTED else way.address
+    if way.mode is SessionMode.EMBEDDED:
         os.environ.update(ray_environment(os.environ))
     import ray
 
     if was_imported:
         _read_environment_again()
     try:
-        if way.mode is Mode.EMBEDDED:
+        if way.mode is SessionMode.EMBEDDED:
             _start_embedded(topology)
         else:
             ray.init(

@@ -15,11 +15,11 @@ from cluster.topology.topology import (
     ADDRESS_KEYS,
     MAX_PORT,
     PORT_STEP,
-    Broker,
     BrokerReplica,
     ElasticBroker,
     KeyPath,
     Problem,
+    SingleBroker,
     Topology,
     show,
 )
@@ -83,7 +83,7 @@ def _shared_names(topology: Topology) -> Iterator[Problem]:
 def _shared_ports(topology: Topology) -> Iterator[Problem]:
     seen: dict[tuple[str | None, str, int], str] = {}
     for path, _name, entry in topology.listeners():
-        ha_port = _ha_port(topology, entry) if isinstance(entry, Broker) else 0
+        ha_port = _ha_port(topology, entry) if isinstance(entry, SingleBroker) else 0
         for port, use, remedy in (
             (entry.listen_port, "", "use another port, or 0 for a free one"),
             (ha_port, "HA port ", "use another listen_port, or set ha_listen_port in its settings"),
@@ -98,7 +98,7 @@ def _shared_ports(topology: Topology) -> Iterator[Problem]:
                 seen[key] = f"{show(path)}{' for slaves' if use else ''}"
 
 
-def _ha_port(topology: Topology, broker: Broker) -> int:
+def _ha_port(topology: Topology, broker: SingleBroker) -> int:
     """Return the port for slaves of a broker, after a promotion if it is a slave; 0 if closed or unknown."""
     names = names_by_key(BrokerSettings)
     given = topology.broker_settings | broker.settings
@@ -113,7 +113,7 @@ def _ha_port(topology: Topology, broker: Broker) -> int:
 def _shared_stores(topology: Topology, home: Path) -> Iterator[Problem]:
     seen: dict[Path, KeyPath] = {}
     for at, _name, broker in topology.listeners():
-        if not isinstance(broker, Broker):
+        if not isinstance(broker, SingleBroker):
             continue
         is_elastic = isinstance(broker, ElasticBroker)
         key = "store" if broker.store else "name"

@@ -10,11 +10,11 @@ from cluster.topology.topology import (
     MAX_PORT,
     PORT_STEP,
     RAFT,
-    Broker,
     BrokerEntry,
     ElasticBrokers,
     KeyPath,
     Problem,
+    SingleBroker,
     Topology,
 )
 
@@ -60,7 +60,7 @@ def replica_warnings(topology: Topology) -> Iterator[Problem]:
             )
 
 
-def _replication(path: KeyPath, entry: Broker) -> Iterator[Problem]:
+def _replication(path: KeyPath, entry: SingleBroker) -> Iterator[Problem]:
     wanted = entry.in_sync_replicas
     if entry.replicas > 1 and entry.replication is None:
         yield (
@@ -106,7 +106,7 @@ def _replication(path: KeyPath, entry: Broker) -> Iterator[Problem]:
         )
 
 
-def _nodes(path: KeyPath, entry: Broker) -> Iterator[Problem]:
+def _nodes(path: KeyPath, entry: SingleBroker) -> Iterator[Problem]:
     resources = entry.resources
     if resources is None:
         if entry.replicas > 1 and not entry.replicas_on_one_node:
@@ -136,7 +136,7 @@ def _nodes(path: KeyPath, entry: Broker) -> Iterator[Problem]:
         )
 
 
-def _addresses(path: KeyPath, entry: Broker) -> Iterator[Problem]:
+def _addresses(path: KeyPath, entry: SingleBroker) -> Iterator[Problem]:
     if entry.advertised_port is not None and entry.replicas > 1:
         yield (
             (*path, "advertised_port"),
@@ -154,7 +154,7 @@ def _addresses(path: KeyPath, entry: Broker) -> Iterator[Problem]:
 
 
 def _raft_in_settings(path: KeyPath, topology: Topology, entry: BrokerEntry) -> Iterator[Problem]:
-    if isinstance(entry, Broker) and entry.is_replicated:
+    if isinstance(entry, SingleBroker) and entry.is_replicated:
         return
     for place, settings in _places(path, topology, entry):
         if settings.get("replication") == RAFT:
@@ -174,7 +174,7 @@ def _places(
     return (("broker_settings",), topology.broker_settings), ((*path, "settings"), entry.settings)
 
 
-def _misplaced(path: KeyPath, topology: Topology, entry: Broker) -> Iterator[Problem]:
+def _misplaced(path: KeyPath, topology: Topology, entry: SingleBroker) -> Iterator[Problem]:
     for place, settings in _places(path, topology, entry):
         for key, where in KEYS_OF_SETTINGS.items():
             if key in settings:

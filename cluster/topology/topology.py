@@ -125,7 +125,7 @@ class Console(Listener):
     listen_port: Port = 8085
 
 
-class Broker(Listener):
+class SingleBroker(Listener):
     """A broker group. `store` replaces `<store_root>/<name>-<replica>`; `settings` override all brokers'.
 
     With `replicas`, the first one is the master, and the others are its slaves, until another is promoted.
@@ -157,7 +157,7 @@ class Broker(Listener):
         """Return the name of the broker with its replica number."""
         return f"{self.name}-0"
 
-    def members(self) -> Sequence[Broker]:
+    def members(self) -> Sequence[SingleBroker]:
         """Return the replicas; a single broker is its only one."""
         if not self.is_replicated:
             return [self]
@@ -165,7 +165,7 @@ class Broker(Listener):
 
     def member(self, replica: int) -> BrokerReplica:
         """Return the entry of one replica of a group."""
-        given = {name: getattr(self, name) for name in Broker.model_fields}
+        given = {name: getattr(self, name) for name in SingleBroker.model_fields}
         if replica:
             given["listen_port"] = self.listen_port and self.listen_port + PORT_STEP * replica
             given["store"] = self.store and self.store.with_name(f"{self.store.name}-{replica}")
@@ -174,7 +174,7 @@ class Broker(Listener):
         return BrokerReplica.model_construct(**given, replica=replica)
 
 
-class BrokerReplica(Broker):
+class BrokerReplica(SingleBroker):
     """One replica of a group. `master` is the number of its master since the promotion `group_epoch`.
 
     `raft_members` are the replicas of a Raft group, as `STORE_ID@HOST:PORT`, in the order of their numbers.
@@ -189,25 +189,25 @@ class BrokerReplica(Broker):
         """Return the name of the broker with its replica number."""
         return f"{self.name}-{self.replica}"
 
-    def members(self) -> Sequence[Broker]:
+    def members(self) -> Sequence[SingleBroker]:
         """Return this replica."""
         return [self]
 
 
-class RunningReplicas(Broker):
+class RunningReplicas(SingleBroker):
     """A broker group with the replicas that run or are to be started, with their ports."""
 
     brokers: Sequence[BrokerReplica]
 
-    def members(self) -> Sequence[Broker]:
+    def members(self) -> Sequence[SingleBroker]:
         """Return `brokers`."""
         return self.brokers
 
 
-class ElasticBroker(Broker):
+class ElasticBroker(SingleBroker):
     """One broker of an `ElasticBrokers` entry. It takes a whole unit of its resource."""
 
-    def members(self) -> Sequence[Broker]:
+    def members(self) -> Sequence[SingleBroker]:
         """Return this broker."""
         return [self]
 
@@ -287,7 +287,8 @@ def _tag_of(entry: Any) -> str:
 
 
 BrokerEntry = Annotated[
-    Annotated[Broker, Tag(BROKER_TAG)] | Annotated[ElasticBrokers, Tag(ELASTIC_TAG)], Discriminator(_tag_of)
+    Annotated[SingleBroker, Tag(BROKER_TAG)] | Annotated[ElasticBrokers, Tag(ELASTIC_TAG)],
+    Discriminator(_tag_of),
 ]
 
 
@@ -356,7 +357,7 @@ class Topology(_Model):
 
     def with_elastic(self, numbers: Callable[[ElasticBrokers], Iterable[int]]) -> Topology:
         """Return a copy in which each elastic entry has the brokers with these numbers."""
-        entries: list[Broker | ElasticBrokers] = list(self.brokers)
+        entries: list[SingleBroker | ElasticBrokers] = list(self.brokers)
         for index, entry in self.elastic():
             members = [entry.broker(number) for number in sorted(set(numbers(entry)))]
             entries[index] = _running(entry, members)
@@ -376,9 +377,9 @@ class Topology(_Model):
 
     def plain(self) -> dict[str, Any]:
         """Return the topology as JSON values, from which it can be read again, without running numbers."""
-        brokers: list[Broker | ElasticBrokers] = []
+        brokers: list[SingleBroker | ElasticBrokers] = []
         for entry in self.brokers:
-            model = ElasticBrokers if isinstance(entry, ElasticBrokers) else Broker
+            model = ElasticBrokers if isinstance(entry, ElasticBrokers) else SingleBroker
             brokers.append(
                 model.model_construct(**{name: getattr(entry, name) for name in model.model_fields})
             )
@@ -392,7 +393,7 @@ class Topology(_Model):
         """Return the (host, port) that clients and other actors connect to."""
         return entry.advertised_host or self.host_of(entry), entry.advertised_port or entry.listen_port
 
-    def store_of(self, broker: Broker, home: Path) -> Path:
+    def store_of(self, broker: SingleBroker, home: Path) -> Path:
         """Return the absolute directory of a broker's store."""
         return home / (broker.store or self.store_root / broker.actor_name(0))
 
@@ -403,9 +404,9 @@ class Topology(_Model):
         }
         return self._with_replicas(lambda replica: changes.get(replica.name, {}))
 
-    def raft_groups(self) -> list[Broker]:
+    def raft_groups(self) -> list[SingleBroker]:
         """Return the groups whose replicas elect their master."""
-        return [entry for entry in self.brokers if isinstance(entry, Broker) and entry.is_raft]
+        return [entry for entry in self.brokers if isinstance(entry, SingleBroker) and entry.is_raft]
 
     def with_raft_members(self, members: Mapping[str, Sequence[str]]) -> Topology:
         """Return a copy in which the replicas of Raft groups have these members, by actor name."""
@@ -413,9 +414,9 @@ class Topology(_Model):
 
     def _with_replicas(self, change: Callable[[BrokerReplica], Mapping[str, Any]]) -> Topology:
         """Return a copy in which replicas have the fields that `change` returns for each."""
-        entries: list[Broker | ElasticBrokers] = list(self.brokers)
+        entries: list[SingleBroker | ElasticBrokers] = list(self.brokers)
         for index, entry in enumerate(entries):
-            if isinstance(entry, Broker) and entry.is_replicated:
+            if isinstance(entry, SingleBroker) and entry.is_replicated:
                 members = [
                     each.model_copy(update=dict(change(each)))
                     for each in entry.members()
@@ -430,7 +431,7 @@ class Topology(_Model):
             f"{entry.name}-{replica} was promoted to the master of {entry.name}, but the topology does not "
             f"have it: promote {entry.name}-0 before you remove it"
             for entry in self.brokers
-            if isinstance(entry, Broker)
+            if isinstance(entry, SingleBroker)
             for _, replica in [masters.get(entry.name, (0, 0))]
             if replica >= entry.replicas
         ]
@@ -445,7 +446,8 @@ class Topology(_Model):
         lists = {
             key: [
                 _running(entry, [settled(index, each) for each in entry.members()])
-                if isinstance(entry, ElasticBrokers) or (isinstance(entry, Broker) and entry.is_replicated)
+                if isinstance(entry, ElasticBrokers)
+                or (isinstance(entry, SingleBroker) and entry.is_replicated)
                 else settled(index, entry)
                 for index, entry in enumerate(entries)
             ]
@@ -457,7 +459,7 @@ class Topology(_Model):
 def _running(entry: Entry, members: Sequence[Any]) -> Entry:
     """Return an entry of several actors with these members."""
     model: Any = RunningElasticBrokers if isinstance(entry, ElasticBrokers) else RunningReplicas
-    given = ElasticBrokers if isinstance(entry, ElasticBrokers) else Broker
+    given = ElasticBrokers if isinstance(entry, ElasticBrokers) else SingleBroker
     fields = {name: getattr(entry, name) for name in given.model_fields}
     settled: Entry = model.model_construct(**fields, brokers=members)
     return settled

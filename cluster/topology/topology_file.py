@@ -26,10 +26,10 @@ from cluster.topology.replica_problems import replica_warnings
 from cluster.topology.topology import (
     BROKER_TAG,
     ELASTIC_TAG,
-    Broker,
     ElasticBrokers,
     KeyPath,
     Problem,
+    SingleBroker,
     Topology,
     show,
 )
@@ -46,7 +46,7 @@ SETTINGS: Mapping[str, str] = {
     "consoles": "cluster.console.console_settings:ConsoleSettings",
 }
 """The settings of the entries of each list; imported only to explain a key that is at the wrong place."""
-TAGGED_MODELS: Mapping[str | int, type[BaseModel]] = {BROKER_TAG: Broker, ELASTIC_TAG: ElasticBrokers}
+TAGGED_MODELS: Mapping[str | int, type[BaseModel]] = {BROKER_TAG: SingleBroker, ELASTIC_TAG: ElasticBrokers}
 
 
 class TopologyError(Exception):
@@ -109,7 +109,7 @@ def load_with_source(
     try:
         topology = Topology.model_validate(data)
     except ValidationError as error:
-        raise source.error(explain(error, Topology)) from None
+        raise source.error(explain_invalid(error, Topology)) from None
     if problems := find_problems(topology, home_of(topology.cluster)):
         raise source.error(problems)
     source.warnings.extend(map(source.line, replica_warnings(topology)))
@@ -224,7 +224,7 @@ def _step(place: Any, part: str, path: KeyPath, override: str) -> str | int:
     raise TopologyError(f"--set {override}: {show(path)} has no {part!r}; it has {', '.join(known)}")
 
 
-def explain(error: ValidationError, model: type[BaseModel], at: KeyPath = ()) -> list[Problem]:
+def explain_invalid(error: ValidationError, model: type[BaseModel], at: KeyPath = ()) -> list[Problem]:
     """Convert pydantic's errors to problems; `at` is the key path of the model's data in the topology."""
     return [
         ((*at, *(part for part in found["loc"] if part not in TAGGED_MODELS)), _words(found, model, at))

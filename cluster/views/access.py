@@ -22,7 +22,7 @@ class UserView:
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class RuleRow:
     """A rule of a user's policy, and the brokers that have it."""
 
     user: str
@@ -43,9 +43,9 @@ def list_users(admin: Admin) -> list[UserView]:
     return [UserView(*key, brokers) for key, brokers in sorted(found.items())]
 
 
-def list_rules(admin: Admin, name: str = "") -> list[Rule]:
+def list_rules(admin: Admin, name: str = "") -> list[RuleRow]:
     """Return the rules of the users whose names contain `name`. Raises `ClientError`."""
-    found: dict[str, Rule] = {}
+    found: dict[str, RuleRow] = {}
     for broker, acls in admin.acls(name).items():
         for rule in _rules(acls):
             known = found.setdefault(str(rule), rule)
@@ -53,12 +53,12 @@ def list_rules(admin: Admin, name: str = "") -> list[Rule]:
     return [found[key] for key in sorted(found)]
 
 
-def _rules(acls: list[AclInfo]) -> Iterator[Rule]:
+def _rules(acls: list[AclInfo]) -> Iterator[RuleRow]:
     for acl in acls:
         user = (acl.subject or "").removeprefix("User:")
         for policy in acl.policies:
             for entry in policy.entries:
-                yield Rule(
+                yield RuleRow(
                     user,
                     policy.policy_type,
                     entry.resource,

@@ -50,7 +50,7 @@ class BrokerLoad:
 
 
 @dataclass(frozen=True, slots=True)
-class ReplicaState:
+class ReplicaRow:
     """What a replica reports of itself and lacks of its master's log; None if that is unknown.
 
     `number` is its number in the topology, `role` a text with its role, term and lag.
@@ -79,7 +79,7 @@ class BrokerView:
     address: str
     load: BrokerLoad | None
     problem: str | None = None
-    replica: ReplicaState | None = None
+    replica: ReplicaRow | None = None
 
     @property
     def is_up(self) -> bool:
@@ -127,7 +127,7 @@ def _with_states(admin: Admin, views: Sequence[BrokerView]) -> Sequence[BrokerVi
         found.append(each)
     for at, role in zip(replicas, roles_of(replicas.values()), strict=True):
         number = replicas[at].number
-        state = ReplicaState(number, role.text, role.term, role.lag_bytes, role.is_in_sync)
+        state = ReplicaRow(number, role.text, role.term, role.lag_bytes, role.is_in_sync)
         found[at] = replace(found[at], replica=state)
     return found
 

@@ -54,7 +54,7 @@ def dead_letters(
 
 
 @dataclass(frozen=True, slots=True)
-class DeadLetterPage:
+class DeadLetterRows:
     """Dead letters, the newest first; of `total`. `before` continues with older ones; None at the end."""
 
     letters: Sequence[DeadLetter]
@@ -64,7 +64,7 @@ class DeadLetterPage:
 
 def dead_letter_page(
     admin: Admin, group: str, limit: int, before: str | None = None, *, include_handled: bool = False
-) -> DeadLetterPage:
+) -> DeadLetterRows:
     """Return the newest dead letters of a group, at most `limit`, or those older than `before`.
 
     `before` is that of the page before: `broker:queue@offset` of each queue, separated by commas. Raises
@@ -74,7 +74,7 @@ def dead_letter_page(
     ends = None if before is None else dict(_place(each, topic) for each in before.split(","))
     page = admin.dead_letter_page(group, limit, before=ends, include_handled=include_handled)
     places = [f"{queue.broker_name}:{queue.queue_id}@{at}" for queue, at in (page.before or {}).items()]
-    return DeadLetterPage(
+    return DeadLetterRows(
         [_letter(each) for each in page.messages], page.total, ",".join(places) if places else None
     )
 

@@ -42,7 +42,7 @@ class GroupSummary:
 
 
 @dataclass(frozen=True, slots=True)
-class Member:
+class OnlineMember:
     """An online member of a group."""
 
     client_id: str
@@ -71,7 +71,7 @@ class GroupDetails:
     retries: int
     dead_letters: int
     queues: Sequence[QueueProgress]
-    members: Sequence[Member]
+    members: Sequence[OnlineMember]
     subscriptions: Mapping[str, str]
     settings: Mapping[str, Any]
 
@@ -129,13 +129,13 @@ def describe_group(admin: Admin, group: str, topic: str | None = None) -> GroupD
     )
 
 
-def members_of(admin: Admin, group: str) -> list[Member]:
+def members_of(admin: Admin, group: str) -> list[OnlineMember]:
     """Return the online members of a group. Raises `ClientError`."""
     return _members(admin.group_connection(group))
 
 
-def _members(online: ConsumerConnection | None) -> list[Member]:
+def _members(online: ConsumerConnection | None) -> list[OnlineMember]:
     return [
-        Member(each.client_id, each.client_addr, each.language, each.version)
+        OnlineMember(each.client_id, each.client_addr, each.language, each.version)
         for each in (online.connections if online else ())
     ]

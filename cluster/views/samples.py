@@ -105,7 +105,7 @@ Counters = Mapping[str, TopicSample]
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
+class ClusterState:
     """The cluster at one time.
 
     Attributes:
@@ -127,7 +127,9 @@ class Sample:
     counters: Mapping[str, Counters] = field(default_factory=dict)
 
 
-def take_sample(admin: Admin, clock: Clock, before: Sample, topics_max: int | None = None) -> Sample:
+def take_sample(
+    admin: Admin, clock: Clock, before: ClusterState, topics_max: int | None = None
+) -> ClusterState:
     """Return a sample of the cluster; what cannot be read is in its `problems`.
 
     `topics_max`: of RocketMQ's brokers, which have no request for all topics, look only at so many, those
@@ -137,7 +139,7 @@ def take_sample(admin: Admin, clock: Clock, before: Sample, topics_max: int | No
     brokers = _brokers(admin, clock, before, problems)
     groups = _groups(admin, at_ns, before, problems)
     counters, topics = _topics(admin, clock, before, topics_max, problems)
-    return Sample(clock.wall_ms(), at_ns, brokers, groups, topics, problems, counters)
+    return ClusterState(clock.wall_ms(), at_ns, brokers, groups, topics, problems, counters)
 
 
 def is_normal(topic: str, system: set[str]) -> bool:
@@ -145,7 +147,9 @@ def is_normal(topic: str, system: set[str]) -> bool:
     return topic not in system and not topic.startswith((RETRY_TOPIC_PREFIX, DLQ_TOPIC_PREFIX))
 
 
-def _brokers(admin: Admin, clock: Clock, before: Sample, problems: list[str]) -> Sequence[BrokerView] | None:
+def _brokers(
+    admin: Admin, clock: Clock, before: ClusterState, problems: list[str]
+) -> Sequence[BrokerView] | None:
     # Imported here, because the command line imports views before it needs a client.
     from cluster.client.errors import ClientError
 
@@ -170,7 +174,7 @@ def _name(each: BrokerView) -> str:
 
 
 def _groups(
-    admin: Admin, at_ns: int, before: Sample, problems: list[str]
+    admin: Admin, at_ns: int, before: ClusterState, problems: list[str]
 ) -> Mapping[str, GroupSample] | None:
     # Imported here, because the command line imports views before it needs a client.
     from cluster.client.errors import ClientError
@@ -203,7 +207,7 @@ def _lags(progress: ConsumeStats, then: Mapping[str, TopicLag], span_s: float) -
 
 
 def _topics(
-    admin: Admin, clock: Clock, before: Sample, topics_max: int | None, problems: list[str]
+    admin: Admin, clock: Clock, before: ClusterState, topics_max: int | None, problems: list[str]
 ) -> tuple[Mapping[str, Counters], Mapping[str, TopicSample]]:
     # Imported here, because the command line imports views before it needs a client.
     from cluster.client.errors import ClientError
@@ -224,7 +228,7 @@ def _topics(
     return counters, {name: _joined(found[name]) for name in names if name in found}
 
 
-def _counters(admin: Admin, clock: Clock, before: Sample) -> Mapping[str, Counters] | None:
+def _counters(admin: Admin, clock: Clock, before: ClusterState) -> Mapping[str, Counters] | None:
     """Return the counters of each broker, in one response each: earlier ones if it does not respond now.
 
     Returns None if a broker does not know the request, or has never responded. Raises `ClientError`.
@@ -268,7 +272,7 @@ def _joined(parts: Sequence[TopicSample]) -> TopicSample:
 
 
 def _by_topic(
-    admin: Admin, clock: Clock, before: Sample, names: Sequence[str], topics_max: int | None
+    admin: Admin, clock: Clock, before: ClusterState, names: Sequence[str], topics_max: int | None
 ) -> Mapping[str, TopicSample]:
     """Return the topics with one request each, at most `topics_max` now: RocketMQ's brokers know no other."""
     # Imported here, because the command line imports views before it needs a client.

@@ -31,7 +31,7 @@ class ScanLimits:
 
 
 @dataclass(frozen=True, slots=True)
-class Scan:
+class ScanResult:
     """The result of a scan.
 
     Attributes:
@@ -73,7 +73,7 @@ def scan(
     keep: Keep,
     limits: ScanLimits,
     clock: Clock,
-) -> Scan:
+) -> ScanResult:
     """Read the offsets [begin, end) of each queue in turn until a limit. Raises `ClientError`."""
     deadline_ns = clock.monotonic_ns() + limits.time_ms * 1_000_000
     positions = {queue: min(begin, ends.get(queue, begin)) for queue, begin in begins.items()}
@@ -103,7 +103,7 @@ def scan(
                 break
     is_complete = not open_queues
     found.sort(key=lambda each: (each.store_timestamp, each.broker_name, each.queue_id, each.queue_offset))
-    return Scan(found, scanned, total, unreadable, None if is_complete else stopped, positions)
+    return ScanResult(found, scanned, total, unreadable, None if is_complete else stopped, positions)
 
 
 def _reason(found: int, scanned: int, limits: ScanLimits, *, is_late: bool) -> str | None:

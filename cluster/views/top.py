@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from cluster.views.samples import Sample
+from cluster.views.samples import ClusterState
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class GroupRate:
     dead_letters: int
 
 
-def topic_rates(sample: Sample, now_ms: int) -> list[TopicRate]:
+def topic_rates(sample: ClusterState, now_ms: int) -> list[TopicRate]:
     """Return the topics, the one with the highest rate first."""
     rows = [
         TopicRate(name, each.messages, each.tps, each.stale_ms(now_ms))
@@ -42,7 +42,7 @@ def topic_rates(sample: Sample, now_ms: int) -> list[TopicRate]:
     return sorted(rows, key=lambda row: (-(row.put_tps or 0), row.topic))
 
 
-def group_rates(sample: Sample, dead_letters: Mapping[str, int]) -> list[GroupRate]:
+def group_rates(sample: ClusterState, dead_letters: Mapping[str, int]) -> list[GroupRate]:
     """Return the groups in each of their topics, the one with the highest rate first.
 
     Before the second sample the rate is that of the group in the last minute. `dead_letters`: pending ones by

@@ -56,7 +56,7 @@ class TopicDetails:
 
 
 @dataclass(frozen=True, slots=True)
-class QueueRange:
+class StoredRange:
     """The stored messages of one queue: offsets [min_offset, max_offset).
 
     `last_ms` is the store time of the newest message in milliseconds since the epoch, or None.
@@ -76,7 +76,7 @@ class TopicProgress:
 
     topic: str
     put_tps: float
-    queues: Sequence[QueueRange]
+    queues: Sequence[StoredRange]
 
     @property
     def messages(self) -> int:
@@ -182,7 +182,7 @@ def list_topics(admin: Admin) -> list[TopicSummary]:
     return [found[name] for name in sorted(found)]
 
 
-def describe_topic(admin: Admin, topic: str) -> TopicDetails:
+def topic_description(admin: Admin, topic: str) -> TopicDetails:
     """Return the settings of a topic and its groups. Raises `ClientError`."""
     rows = [
         TopicSettings(
@@ -202,7 +202,7 @@ def topic_progress(admin: Admin, topic: str) -> TopicProgress:
     """Return the offsets of each queue of a topic. Raises `ClientError`."""
     stats = admin.topic_stats(topic)
     queues = [
-        QueueRange(
+        StoredRange(
             queue.broker_name,
             queue.queue_id,
             offset.min_offset,

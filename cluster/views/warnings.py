@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from cluster.counted import counted
-from cluster.views.samples import GroupSample, Sample
+from cluster.views.samples import ClusterState, GroupSample
 from store.message.validate import RETRY_TOPIC_PREFIX
 
 BEHIND_MS = 60_000
@@ -26,7 +26,7 @@ class Notice:
     page: str
 
 
-def notices(sample: Sample, now_ms: int) -> Sequence[Notice]:
+def notices(sample: ClusterState, now_ms: int) -> Sequence[Notice]:
     """Return the warnings for a sample, the most severe first. `now_ms`: milliseconds since the epoch."""
     if not sample.at_ms:
         return []

@@ -25,7 +25,7 @@ from jobs.archive.directory import (
 from jobs.job_errors import ArchiveInvalid
 from jobs.option_values import as_flag, as_integer, as_path
 from jobs.reading.options.read_options import ReadOptions
-from jobs.reading.options.topics import Topics
+from jobs.reading.options.topics import TopicNames
 from jobs.reading.plan import ReadPlan, plan_read
 from jobs.reading.splits import Split, cut_splits
 
@@ -90,7 +90,9 @@ def export_topic(
     messages_per_file = as_integer("messages_per_file", messages_per_file, 1)
     committed, map_files = as_flag("committed", committed), as_flag("map_files", map_files)
     archive = ArchiveDirectory(Path(as_path("directory", directory)))
-    options = ReadOptions(Topics((topic,)), nameservers=nameservers, committed=committed, map_files=map_files)
+    options = ReadOptions(
+        TopicNames((topic,)), nameservers=nameservers, committed=committed, map_files=map_files
+    )
     plan = archive.plan()
     if plan is not None:
         _check_plan(archive, plan, topic, committed=committed, broker=broker)

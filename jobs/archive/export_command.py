@@ -12,13 +12,13 @@ from jobs.console import (
     AsJson,
     Committed,
     Nameserver,
-    examples,
     exiting_on_job_errors,
+    job_examples,
     print_result,
     progress_bar,
 )
 
-EPILOG = examples("raymq export orders /data/orders", "raymq export orders /data/orders --committed")
+EPILOG = job_examples("raymq export orders /data/orders", "raymq export orders /data/orders --committed")
 
 
 def command(

@@ -7,9 +7,9 @@ from typing import Annotated
 
 import typer
 
-from jobs.console import AsJson, Nameserver, examples, exiting_on_job_errors, print_result, progress_bar
+from jobs.console import AsJson, Nameserver, exiting_on_job_errors, job_examples, print_result, progress_bar
 
-EPILOG = examples("raymq import /data/orders", "raymq import /data/orders --topic orders-copy")
+EPILOG = job_examples("raymq import /data/orders", "raymq import /data/orders --topic orders-copy")
 
 
 def command(

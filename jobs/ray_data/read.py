@@ -28,7 +28,7 @@ from jobs.option_values import INTEGER, as_choice, as_flag, refuse_unknown
 from jobs.ray_data.placement import place_read
 from jobs.reading.chunk import MICROSECONDS, TIMESTAMPS
 from jobs.reading.options.read_options import Edge, ReadOptions, parse_replica, parse_start
-from jobs.reading.options.topics import Topics, parse_topics
+from jobs.reading.options.topics import TopicNames, parse_topics
 from jobs.reading.plan import ReadPlan, plan_read
 from jobs.reading.reader import SplitsReader
 from jobs.reading.row_filters import MODES
@@ -197,7 +197,7 @@ def _check_trigger(trigger: str) -> None:
         )
 
 
-def _topics(topic: str | Sequence[str] | None, pattern: str | None) -> Topics:
+def _topics(topic: str | Sequence[str] | None, pattern: str | None) -> TopicNames:
     names = ("topic", "topic_pattern")
     if topic is None or isinstance(topic, str):
         return parse_topics(topic, None, pattern, names)

@@ -35,7 +35,7 @@ class LostRange:
 
 
 @dataclass(frozen=True)
-class Chunk:
+class ReadChunk:
     """The result of one read: a batch of messages, and the offsets of messages that cannot be read.
 
     `next_offset` is the queue offset at which the next read continues. All offsets in `lost` are below it.
@@ -47,10 +47,10 @@ class Chunk:
     lost: Sequence[LostRange] = ()
 
 
-class Source(Protocol):
+class ChunkSource(Protocol):
     """Reads the messages of one split, from the store's files or from the broker."""
 
-    def read(self, offset: int) -> Iterator[Chunk]:
+    def read(self, offset: int) -> Iterator[ReadChunk]:
         """Read messages, beginning with the message at queue offset `offset`. Yield at least one chunk.
 
         The `next_offset` of each chunk is greater than that before it, so that a read loop ends.
@@ -67,7 +67,7 @@ def make_chunks(
     next_offset: int,
     broker_name: str,
     columns: Sequence[str],
-) -> Iterator[Chunk]:
+) -> Iterator[ReadChunk]:
     """Convert the records at byte positions `positions` of the buffer `records` to chunks.
 
     It is one chunk, unless their bodies are large when they are decompressed. The arguments and the rest are
@@ -97,14 +97,14 @@ def _make_chunk(
     next_offset: int,
     broker_name: str,
     columns: Sequence[str],
-) -> Chunk:
+) -> ReadChunk:
     """Convert the records at byte positions `positions` of the buffer `records` to a chunk.
 
     `expected` is the queue offset that each record must have. Records that are damaged or have another
     queueOffset are left out and listed as lost. The next read continues at `next_offset`.
     """
     if not len(positions):
-        return Chunk(None, next_offset)
+        return ReadChunk(None, next_offset)
     # queueOffset is always decoded, because it is compared with the expected offset below.
     wanted = columns if QUEUE_OFFSET in columns else (QUEUE_OFFSET, *columns)
     batch, damaged = records_at_to_arrow(records, positions, broker_name, wanted)
@@ -124,7 +124,7 @@ def _make_chunk(
             for row in strays
         ]
         batch = batch.filter(pa.array(found == expected))
-    return Chunk(_to_spark_batch(batch, columns), next_offset, lost)
+    return ReadChunk(_to_spark_batch(batch, columns), next_offset, lost)
 
 
 def lost_ranges(offsets: Numbers, reason: str) -> list[LostRange]:

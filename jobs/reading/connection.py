@@ -15,7 +15,7 @@ from jobs.job_errors import FetchFailed
 CALL_TIMEOUT_MS = 10_000
 
 
-class Connection:
+class ReaderConnection:
     """A blocking TCP connection to the broker at `address` ("host:port").
 
     The environment variables RAYMQ_TLS_… and RAYMQ_CREDENTIALS of the worker decide whether it uses TLS and

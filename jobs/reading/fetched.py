@@ -15,8 +15,8 @@ from actors.remoting.command import RemotingCommand
 from actors.remoting.headers import PullRecordsHeader, PullRecordsResponse
 from actors.remoting.raymq_requests import PULL_RECORDS_BYTES_MAX
 from cluster.client.message_selector import ALL_MESSAGES, MessageSelector
-from jobs.reading.chunk import Chunk, LostRange, Numbers, lost_ranges, make_chunks
-from jobs.reading.connection import Connection, response_error
+from jobs.reading.chunk import LostRange, Numbers, ReadChunk, lost_ranges, make_chunks
+from jobs.reading.connection import ReaderConnection, response_error
 from jobs.reading.log_epochs import PULL_CODES, READER_GROUP, lost_past, valid_offset
 from jobs.reading.selection import select_records
 from jobs.reading.splits import Split
@@ -35,10 +35,10 @@ class FetchedSplit:
         self._columns = tuple(columns)
         self._selector = selector
         self._end, self._history = split.end, split.location.history
-        self._connection = Connection(split.location.address)
+        self._connection = ReaderConnection(split.location.address)
         self._requested: tuple[int, int] | None = None
 
-    def read(self, offset: int) -> Iterator[Chunk]:
+    def read(self, offset: int) -> Iterator[ReadChunk]:
         """Yield the selected messages of one broker response, from queue offset `offset` on.
 
         Raises FetchFailed.
@@ -46,7 +46,7 @@ class FetchedSplit:
         response = self._checked_response(offset)
         if response is None:
             lost = LostRange(offset, self._split.end, lost_past(self._split.queue.broker_name, self._end))
-            yield Chunk(None, self._split.end, [lost])
+            yield ReadChunk(None, self._split.end, [lost])
             return
         if response.code != ResponseCode.SUCCESS:
             yield self._lost_chunk(response, offset)
@@ -72,7 +72,7 @@ class FetchedSplit:
         skipped = np.setdiff1d(np.arange(offset, following), offsets, assume_unique=True)
         reason = f"broker {self._connection.address} skipped it: its record is damaged or deleted"
         if len(skipped):
-            yield Chunk(None, following, lost_ranges(skipped, reason))
+            yield ReadChunk(None, following, lost_ranges(skipped, reason))
 
     def close(self) -> None:
         """Close the connection."""
@@ -111,7 +111,7 @@ class FetchedSplit:
         self._history = ""
         return self._response(offset) if offset < self._end else None
 
-    def _lost_chunk(self, response: RemotingCommand, offset: int) -> Chunk:
+    def _lost_chunk(self, response: RemotingCommand, offset: int) -> ReadChunk:
         """Convert a response that reports offsets as missing to a chunk without messages.
 
         The lost offsets begin at `offset`. Raises FetchFailed for any other error response.
@@ -123,7 +123,7 @@ class FetchedSplit:
         end = min(following, self._end) if following > offset else self._end
         existing = f"[{header.min_offset}, {header.max_offset})"
         reason = f"broker {self._connection.address} has only offsets {existing} of this queue"
-        return Chunk(None, end, [LostRange(offset, end, reason)])
+        return ReadChunk(None, end, [LostRange(offset, end, reason)])
 
 
 def queue_offsets(data: U8, positions: Numbers) -> Numbers:

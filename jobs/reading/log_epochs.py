@@ -14,7 +14,7 @@ from itertools import groupby
 from actors.remoting.codes import RayMQRequestCode, ResponseCode
 from actors.remoting.headers import PullRecordsHeader, PullRecordsResponse
 from cluster.client.read_epoch import ReadEpoch
-from jobs.reading.connection import Connection, response_error
+from jobs.reading.connection import ReaderConnection, response_error
 from jobs.reading.splits import QueueState
 from store.message.message_queue import MessageQueue
 
@@ -56,7 +56,7 @@ def gone_back(
         pasts = [(each.queue, epochs[each.queue].at(address)) for each in group if _is_other(each, epochs)]
         if not pasts:
             continue
-        with closing(Connection(address)) as connection:
+        with closing(ReaderConnection(address)) as connection:
             for queue, epoch_id in pasts:
                 end = valid_offset(connection, queue, positions[queue], epoch_id)
                 if end < positions[queue]:
@@ -70,7 +70,7 @@ def _is_other(state: QueueState, epochs: Epochs) -> bool:
     return epoch is not None and bool(present) and epoch.at(state.location.address) not in ("", present)
 
 
-def valid_offset(connection: Connection, queue: MessageQueue, offset: int, epoch_id: str) -> int:
+def valid_offset(connection: ReaderConnection, queue: MessageQueue, offset: int, epoch_id: str) -> int:
     """Return `offset`, or the end of what the log of a broker still has of what was read in an epoch.
 
     Raises FetchFailed.

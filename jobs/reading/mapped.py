@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from actors.broker.loop.log_history import stored_epoch
 from actors.remoting.raymq_requests import GROUP_EPOCH
 from cluster.client.message_selector import ALL_MESSAGES, MessageSelector
-from jobs.reading.chunk import Chunk, LostRange, Numbers, lost_ranges, make_chunks
+from jobs.reading.chunk import LostRange, Numbers, ReadChunk, lost_ranges, make_chunks
 from jobs.reading.selection import UNIT, select_records, select_units
 from jobs.reading.splits import Split, StoreLocation
 from store.commitlog.log_paths import COMMIT_LOG
@@ -78,7 +78,7 @@ class MappedSplit:
         self._log_file_bytes = split.location.commit_log_file_bytes
         self._file: _LogFile | None = None
 
-    def read(self, offset: int) -> Iterator[Chunk]:
+    def read(self, offset: int) -> Iterator[ReadChunk]:
         """Yield up to one batch of the selected messages, from queue offset `offset` on.
 
         All messages are from the same CommitLog file.
@@ -90,7 +90,9 @@ class MappedSplit:
         try:
             units = np.fromfile(path, UNIT, count, offset=(offset - first) * UNIT.itemsize)
         except OSError as error:
-            yield Chunk(None, end, [LostRange(offset, end, f"ConsumeQueue file {path}: {error.strerror}")])
+            yield ReadChunk(
+                None, end, [LostRange(offset, end, f"ConsumeQueue file {path}: {error.strerror}")]
+            )
             return
         positions, sizes = units["position"].astype(np.int64), units["size_bytes"].astype(np.int64)
         selected = select_units(units, self._selector)
@@ -99,7 +101,7 @@ class MappedSplit:
         count = _leading(is_valid & (read_bytes <= max(BATCH_BYTES, *read_bytes[:1])))
         if not count:
             fault = f"the unit in {path} is not valid"
-            yield Chunk(None, offset + 1, [LostRange(offset, offset + 1, fault)])
+            yield ReadChunk(None, offset + 1, [LostRange(offset, offset + 1, fault)])
             return
         rows = np.arange(count)[selected if isinstance(selected, slice) else selected[:count]]
         yield from self._read_log(positions[rows], sizes[rows], offset + rows, offset + count)
@@ -121,14 +123,14 @@ class MappedSplit:
 
     def _read_log(
         self, positions: Numbers, sizes: Numbers, offsets: Numbers, next_offset: int
-    ) -> Iterator[Chunk]:
+    ) -> Iterator[ReadChunk]:
         """Decode the records at CommitLog offsets `positions`, up to the end of the first record's file.
 
         `sizes` are the sizes of the records in bytes, `offsets` their queue offsets. If all records are in
         one file, the next read continues at `next_offset`.
         """
         if not len(positions):
-            yield Chunk(None, next_offset)
+            yield ReadChunk(None, next_offset)
             return
         base = int(positions[0]) - int(positions[0]) % self._log_file_bytes
         count = _leading((positions >= base) & (positions < base + self._log_file_bytes))
@@ -139,7 +141,7 @@ class MappedSplit:
                 self._file = _LogFile(base, _map_file(self._log_path(base)))
             except OSError as error:
                 reason = f"CommitLog file {error.filename}: {error.strerror}"
-                yield Chunk(None, next_offset, lost_ranges(offsets[:count], reason))
+                yield ReadChunk(None, next_offset, lost_ranges(offsets[:count], reason))
                 return
         data, inside = self._file.data, positions[:count] - base
         rows = select_records(data, inside, sizes[:count], self._selector)

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from cluster.client.message_selector import ALL_MESSAGES, MessageSelector
 from jobs.job_errors import DataLoss, FetchFailed, MissingRange, merge_missing
-from jobs.reading.chunk import Source
+from jobs.reading.chunk import ChunkSource
 from jobs.reading.row_filters import RowFilter, TagRows
 from jobs.reading.splits import Split
 from store.logs import get_logger
@@ -86,7 +86,7 @@ class SplitsReader:
                 is_complete = all(mask.all() for mask in masks)
                 yield shown if is_complete else shown.filter(pa.array(np.logical_and.reduce(masks)))
 
-    def _read_from(self, source: Source, split: Split) -> Iterator[pa.RecordBatch]:
+    def _read_from(self, source: ChunkSource, split: Split) -> Iterator[pa.RecordBatch]:
         offset = split.begin
         missing: list[MissingRange] = []
         while offset < split.end:
@@ -112,7 +112,7 @@ class SplitsReader:
         for each in missing:
             get_logger(__name__).warning("offset_range_missing", range=str(each))
 
-    def _open(self, split: Split) -> Source:
+    def _open(self, split: Split) -> ChunkSource:
         from jobs.reading.fetched import FetchedSplit
         from jobs.reading.mapped import MappedSplit, is_local
 

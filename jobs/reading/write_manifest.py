@@ -35,7 +35,7 @@ VERSION = 1
 RANGES_PER_PART = 20_000
 
 
-class QueueRange(NamedTuple):
+class WrittenRange(NamedTuple):
     """The offsets [begin, end) of one queue of the job's topic."""
 
     broker_name: str
@@ -50,7 +50,7 @@ class WriteManifest(msgspec.Struct, frozen=True):
     job: str
     topic: str
     rows: int
-    ranges: list[QueueRange]
+    ranges: list[WrittenRange]
 
 
 class WriteManifestPart(msgspec.Struct, frozen=True):
@@ -61,7 +61,7 @@ class WriteManifestPart(msgspec.Struct, frozen=True):
     rows: int
     part: int
     parts: int
-    ranges: list[QueueRange]
+    ranges: list[WrittenRange]
     version: int = VERSION
 
 
@@ -70,9 +70,9 @@ def job_mark(topic: str) -> str:
     return f"FF{zlib.crc32(topic.encode()) & 0xFFFF:04X}"
 
 
-def merge_ranges(ranges: Iterable[QueueRange]) -> list[QueueRange]:
+def merge_ranges(ranges: Iterable[WrittenRange]) -> list[WrittenRange]:
     """Return the ranges sorted by queue and offset, with adjacent ranges merged."""
-    merged: list[QueueRange] = []
+    merged: list[WrittenRange] = []
     for each in sorted(ranges):
         last = merged[-1] if merged else None
         if last is not None and last[:2] == each[:2] and last.end == each.begin:

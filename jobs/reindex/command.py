@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from jobs.console import EXIT_FAILED, AsJson, Committed, Nameserver, examples, exiting_on_job_errors
+from jobs.console import EXIT_FAILED, AsJson, Committed, Nameserver, exiting_on_job_errors, job_examples
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -56,7 +56,7 @@ Field = Annotated[
 
 
 @app.command(
-    epilog=examples(
+    epilog=job_examples(
         "raymq reindex store ~/.raymq/DefaultCluster/store/broker-a-0 --check",
         "python -m jobs.reindex store /data/rocketmq/store",
         "ray job submit --working-dir . -- python -m jobs.reindex store /data/broker-a-0 --executors 2",
@@ -104,7 +104,7 @@ def store(
 
 
 @app.command(
-    epilog=examples(
+    epilog=job_examples(
         "raymq reindex live ~/.raymq/DefaultCluster/store/broker-a-0",
         "python -m jobs.reindex live /data/broker-a-0 -n 10.0.0.5:9876",
     )
@@ -146,7 +146,7 @@ def live(
 
 
 @app.command(
-    epilog=examples(
+    epilog=job_examples(
         "raymq reindex keys orders /data/orders-by-customer --field customer.id",
         "python -m jobs.reindex keys orders s3a://bucket/orders-by-key --property KEYS --overwrite",
     )
@@ -189,7 +189,7 @@ def keys(
 
 
 @app.command(
-    epilog=examples(
+    epilog=job_examples(
         "raymq reindex topic orders orders-16 --queues 16 --property KEYS",
         "python -m jobs.reindex topic orders orders-16 --queues 16 --field customer.id --spread-missing",
     )

@@ -12,7 +12,7 @@ from pyspark.sql.functions import array_remove, col, count, explode, lit, split
 
 from cluster.client.config import Nameservers
 from jobs.job_errors import KeyNotFound, TargetExists
-from jobs.option_values import as_choice, as_path, literal
+from jobs.option_values import as_choice, as_path, escaped_pattern
 from jobs.reindex.message_key import MessageKey
 from jobs.spark.read_queue import read_queue
 
@@ -92,5 +92,5 @@ def index_keys(
             raise TargetExists(f"{directory} exists: choose another path, or mode='overwrite'") from error
         raise
     counts = seen.get
-    entries = spark.read.parquet(literal(directory)).count()
+    entries = spark.read.parquet(escaped_pattern(directory)).count()
     return KeyIndex(directory, counts["messages"], counts["with_key"], entries)

@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 
 from jobs.job_errors import ReindexFailed
 from jobs.reading.reader import freeze_loaded_objects
-from jobs.spark.write_queue import described
+from jobs.spark.write_queue import showing_description
 from store.disk.files import explain
 from store.store_errors import StoreError
 from store.tools.reindex.run import Reindexed, Task, reindex
@@ -107,7 +107,7 @@ class SparkEngine:
         `description` is shown in the Spark UI. Raises ReindexFailed with the reason if a task raised
         StoreError or OSError.
         """
-        with described(self._context, description):
+        with showing_description(self._context, description):
             results = self._context.parallelize(tasks, len(tasks)).map(_attempt).collect()
         for result in results:
             if isinstance(result, _Failure):

@@ -94,7 +94,7 @@ def write_queue(
     job = new_job(topic, addresses, columns, buffer_bytes, SystemClock().wall_ms())
     prepare_topic(job, mode)
     used, job = _with_plain_names(job)
-    with described(df.sparkSession.sparkContext, f"write_queue: {topic}"), _task_errors_raised():
+    with showing_description(df.sparkSession.sparkContext, f"write_queue: {topic}"), _task_errors_raised():
         rows = df.select(*used).mapInArrow(_SparkWriter(job), f"{RECEIPT} binary").collect()
     receipts = [msgspec.json.decode(row[RECEIPT], type=PartitionReceipt) for row in rows]
     return commit(job, receipts)
@@ -148,7 +148,7 @@ def _check_types(df: DataFrame, columns: WriteColumns) -> None:
 
 
 @contextmanager
-def described(context: SparkContext, text: str) -> Iterator[None]:
+def showing_description(context: SparkContext, text: str) -> Iterator[None]:
     """Show `text` in the Spark UI as the description of the Spark jobs that start in the context."""
     before = context.getLocalProperty(DESCRIPTION)
     context.setLocalProperty(DESCRIPTION, text)

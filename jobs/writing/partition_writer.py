@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from cluster.client import ClientError, Producer
 from cluster.client.results import TableReceipt
 from jobs.job_errors import WriteFailed
-from jobs.reading.write_manifest import QueueRange, merge_ranges
+from jobs.reading.write_manifest import WrittenRange, merge_ranges
 from jobs.writing.delayed_rows import DelayedRows, delays_of
 from jobs.writing.write_job import DELAYED, WriteColumns, WriteJob
 from store.message.message_queue import MessageQueue
@@ -34,7 +34,7 @@ class PartitionReceipt(msgspec.Struct, frozen=True):
     partition: int
     attempt: int
     rows: int
-    ranges: list[QueueRange]
+    ranges: list[WrittenRange]
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ class PartitionWriter:
         Raises `WriteFailed` if rows cannot be sent. Rows that were sent before the error remain in the topic
         but are not committed.
         """
-        ranges: list[QueueRange] = []
+        ranges: list[WrittenRange] = []
         rows = 0
         with Producer(self._job.nameservers, WRITER_GROUP) as producer, ThreadPoolExecutor(1) as sender:
             sending: _Sending | None = None
@@ -121,13 +121,13 @@ class PartitionWriter:
             uniq_keys=self._uniq_keys,
         )
 
-    def _stored(self, sending: _Sending | None) -> list[QueueRange]:
+    def _stored(self, sending: _Sending | None) -> list[WrittenRange]:
         if sending is None:
             return []
         with self._named_errors(sending):
             receipt = sending.result.result()
         return [
-            QueueRange(queue.broker_name, queue.queue_id, begin, end)
+            WrittenRange(queue.broker_name, queue.queue_id, begin, end)
             for queue, begin, end in receipt.queues.runs()
         ]
 

@@ -36,7 +36,7 @@ class Mode(Enum):
     CHECKED = "checked"  # records were checked by an earlier walk; skip damaged ones
 
 
-class Step(NamedTuple):
+class DispatchStep(NamedTuple):
     """Result of one dispatch step.
 
     `position` is the CommitLog offset at which the next step begins. `last_record` and `timestamp` are the
@@ -81,7 +81,7 @@ class Dispatcher:
         self._keys = np.zeros((_KEYS, KEY_FIELDS), dtype=np.int64)
         self._found = np.zeros(FOUND_FIELDS, dtype=np.int64)
 
-    def step(self, begin: int, end: int, mode: Mode = Mode.LIVE) -> Step:
+    def step(self, begin: int, end: int, mode: Mode = Mode.LIVE) -> DispatchStep:
         """Dispatch at most one slice of the CommitLog offsets [begin, end).
 
         A record must begin at `begin`. The step ends before an incomplete record. Raises OSError (for
@@ -96,7 +96,7 @@ class Dispatcher:
             if size > 0:  # a valid record that is larger than a slice
                 found = self._scan(file, start, start + size, mode)
         if not found.rows:
-            return Step(file.base + self._place_after(file, start, stop, found.status, mode), -1, 0)
+            return DispatchStep(file.base + self._place_after(file, start, stop, found.status, mode), -1, 0)
         batch = RecordBatch(
             file,
             self._rows[: found.rows],
@@ -109,7 +109,7 @@ class Dispatcher:
             sink.accept(batch)
         position = file.size_bytes if found.status == kernel.AT_BLANK else found.position
         last_record = file.base + int(self._rows[found.rows - 1, kernel.ROW_POSITION])
-        return Step(file.base + position, last_record, found.timestamp)
+        return DispatchStep(file.base + position, last_record, found.timestamp)
 
     def run(self, begin: int, end: int, mode: Mode) -> int:
         """Dispatch the CommitLog offsets [begin, end). Return the offset at which dispatch stopped.

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from store.clock import Clock
 from store.commitlog.positions import Positions
 from store.disk.files import explain
-from store.dispatch.dispatcher import Dispatcher, Step
+from store.dispatch.dispatcher import Dispatcher, DispatchStep
 from store.dispatch.queue_sink import ConsumeQueueSink
 from store.logs import get_logger
 from store.store_errors import StoreError
@@ -33,7 +33,7 @@ class LiveDispatch:
         positions: Positions,
         gate: SendGate,
         clock: Clock,
-        on_step: Callable[[Step], None],
+        on_step: Callable[[DispatchStep], None],
     ) -> None:
         """Create the dispatch of a store.
 
@@ -45,7 +45,7 @@ class LiveDispatch:
         self._gate = gate
         self._clock = clock
         self._on_step = on_step
-        self._under_way: Step | None = None
+        self._under_way: DispatchStep | None = None
         self._retry_ns = 0
         self._incomplete_before = -1  # the confirmed bytes up to this offset end with an incomplete record
         self.fault: str | None = None
@@ -120,7 +120,7 @@ class LiveDispatch:
             self.advance()
             self.finish()
 
-    def _done(self, step: Step) -> None:
+    def _done(self, step: DispatchStep) -> None:
         if self.fault is not None:
             self.fault = None
             self._gate.open(DISPATCH)

@@ -13,7 +13,7 @@ from store.kernels.records_to_columns import (
     PropertyColumns,
     RecordColumns,
     Spans,
-    find_properties,
+    find_property_columns,
     find_records,
     gather,
     read_records,
@@ -129,7 +129,7 @@ class _Rows:
 
     @cached_property
     def properties(self) -> PropertyColumns:
-        return find_properties(self.buffer, self.fields.properties)
+        return find_property_columns(self.buffer, self.fields.properties)
 
     def broker_names(self) -> pa.Array:
         offsets = np.arange(self.count + 1, dtype=np.int32) * np.int32(len(self.broker_name))

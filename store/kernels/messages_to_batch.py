@@ -6,7 +6,7 @@ msgspec encodes the messages as MessagePack, and a kernel converts that to batch
     | array | map 4 | "topic" str | "body" bin | "properties" map: str str … | "flag" int | map 4 | …
       ──→   | totalSize | magic 0 | bodyCRC 0 | flag | bodyLength | body | propertiesLength | properties | …
 
-Only common messages are supported. For others, `encode_batch` returns None, and the caller uses
+Only common messages are supported. For others, `encode_message_batch` returns None, and the caller uses
 `store.message.batch.encode_elements`, whose checks raise errors with the cause.
 """
 
@@ -60,7 +60,7 @@ _DELA, _Y = int.from_bytes(MessageConst.DELAY[:4].encode(), "big"), ord(MessageC
 _encoder = msgspec.msgpack.Encoder()
 
 
-def encode_batch(
+def encode_message_batch(
     messages: Sequence[Message], ids: Sequence[str], max_body_bytes: int, reserved_bytes: int
 ) -> bytes | None:
     """Encode messages of one topic as batch elements, or return None if one is not supported.

@@ -155,7 +155,7 @@ def read_records(buffer: U8, positions: I64, *, check_crc: bool) -> tuple[Record
     return columns, damaged
 
 
-def find_properties(buffer: U8, properties: Spans) -> PropertyColumns:
+def find_property_columns(buffer: U8, properties: Spans) -> PropertyColumns:
     """Find the names and values of each record's properties.
 
     If a record contains a name twice, the last value is used.

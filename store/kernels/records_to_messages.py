@@ -53,7 +53,8 @@ from store.message.sys_flag import COMPRESSED, HOST_BITS
 SCRATCH_BYTES = 256 * 1024
 """Size of the buffer in which each thread collects MessagePack data; it limits the memory per thread.
 
-`decode_messages` returns when the buffer is full, and the caller calls it again for the remaining records.
+`decode_message_records` returns when the buffer is full, and the caller calls it again for the remaining
+records.
 """
 
 _HEAD_BYTES = 5  # header of the array of all messages
@@ -113,7 +114,7 @@ _decoder = msgspec.msgpack.Decoder(list[MessageExt])
 _of_thread = threading.local()
 
 
-def decode_messages(
+def decode_message_records(
     records: Buffer, position: int, count: int, broker_name: str
 ) -> tuple[list[MessageExt], int]:
     """Decode up to `count` records into messages, starting at byte `position` of `records`.

@@ -177,7 +177,7 @@ def _begins_with_header(record: Buffer, physical_offset: int) -> bool:
     return size == len(record) and magic in (MAGIC_V1, MAGIC_V2) and own_offset == physical_offset
 
 
-def store_timestamp_at(log: CommitLog, queue: ReadableQueue, offset: int) -> int:
+def read_store_timestamp(log: CommitLog, queue: ReadableQueue, offset: int) -> int:
     """Return the storeTimestamp of the message at a queue offset; -1 if the message does not exist."""
     if not queue.min_offset <= offset < queue.next_offset:
         return -1

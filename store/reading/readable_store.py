@@ -13,7 +13,7 @@ from store.reading.queries import (
     FOREVER_MS,
     KeyQuery,
     offset_by_timestamp,
-    store_timestamp_at,
+    read_store_timestamp,
     store_timestamp_of,
 )
 from store.recovery.opening import StoreParts
@@ -144,7 +144,7 @@ class ReadableStore:
     def store_timestamp(self, topic: str, queue_id: int, offset: int) -> int:
         """Return the storeTimestamp of the message at a queue offset; -1 if there is no such message."""
         queue = self._find(topic, queue_id)
-        return -1 if queue is None else store_timestamp_at(self._log, queue, offset)
+        return -1 if queue is None else read_store_timestamp(self._log, queue, offset)
 
     def units(self, topic: str, queue_id: int, offset: int, count: int) -> list[Unit]:
         """Return up to `count` consume queue units from queue offset `offset` on.

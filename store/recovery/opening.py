@@ -16,7 +16,7 @@ from store.commitlog.positions import CONFIRM_POLICIES, ConfirmPolicy, Positions
 from store.consumequeue.table import ConsumeQueueTable, LoadedQueue
 from store.disk.files import Descriptors
 from store.disk.residency import Residency
-from store.dispatch.dispatcher import Dispatcher, Mode, Step
+from store.dispatch.dispatcher import Dispatcher, DispatchStep, Mode
 from store.dispatch.queue_sink import ConsumeQueueSink
 from store.dispatch.sink import DispatchSink
 from store.index.index_file import IndexSnapshot
@@ -45,7 +45,7 @@ class Recovered(NamedTuple):
     """
 
     tail: Tail
-    last: Step
+    last: DispatchStep
     holes: KnownHoles
     checkpoint: StoreCheckpoint
     dispatched_from: int
@@ -288,13 +288,13 @@ def _next_offsets(queues: ConsumeQueueTable, summary: DerivedSummary) -> dict[tu
 
 def _last_dispatched(
     tail: Tail, summary: DerivedSummary | None, checkpoint: StoreCheckpoint, dispatched: int
-) -> Step:
+) -> DispatchStep:
     """Return the last record before the CommitLog offset `dispatched`, as far as it is known."""
     if dispatched == tail.position:
-        return Step(dispatched, tail.last_record, tail.last_timestamp)
+        return DispatchStep(dispatched, tail.last_record, tail.last_timestamp)
     if summary is not None and dispatched == summary.position:
-        return Step(dispatched, summary.last_record, checkpoint.logics_msg_timestamp)
-    return Step(dispatched, -1, 0)
+        return DispatchStep(dispatched, summary.last_record, checkpoint.logics_msg_timestamp)
+    return DispatchStep(dispatched, -1, 0)
 
 
 def _load_index(

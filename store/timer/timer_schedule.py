@@ -37,7 +37,7 @@ class TimerEntry(NamedTuple):
     unit: TimerUnit
 
 
-class Arrival(NamedTuple):
+class TimerArrival(NamedTuple):
     """A message of the timer topic: when it is due, when it was stored, and where."""
 
     due_ms: int
@@ -83,7 +83,7 @@ class TimerSchedule:
         # Deletions of messages in later seconds whose units are not in the wheel yet.
         self._cancelled: dict[int, set[str]] = {}
 
-    def add(self, arrival: Arrival, *, skip_before: int = 0) -> TimerUnit | None:
+    def add(self, arrival: TimerArrival, *, skip_before: int = 0) -> TimerUnit | None:
         """Add a message to the wheel; return its unit, or None if its second is before `skip_before`.
 
         Raises StoreError if the files are full (`TimerFiles.is_full`).

@@ -32,7 +32,7 @@ from store.tools.verify.log_view import LogView
 _OPEN_QUEUES = 64
 
 
-class QueueInfo(NamedTuple):
+class StoredQueue(NamedTuple):
     """Offsets of one queue, and the storeTimestamps of its first and last message in ms.
 
     A time is None if the queue is empty or the record cannot be read.
@@ -76,7 +76,7 @@ class StoreInfo:
     noted_end: int | None
     checkpoint: StoreCheckpoint
     known_holes: int
-    queues: list[QueueInfo]
+    queues: list[StoredQueue]
     files: dict[str, FilesInfo]
     unconfirmed_bytes: int
     """Bytes at the end of the log that the group of this replica had not confirmed at the last checkpoint."""
@@ -85,7 +85,7 @@ class StoreInfo:
 
     def topics(self) -> list[dict[str, Any]]:
         """Return one table row for each topic: number of queues and messages, ranges of offsets and times."""
-        by_topic: dict[str, list[QueueInfo]] = {}
+        by_topic: dict[str, list[StoredQueue]] = {}
         for queue in self.queues:
             by_topic.setdefault(queue.topic, []).append(queue)
         return [_topic_row(topic, queues) for topic, queues in sorted(by_topic.items())]
@@ -126,7 +126,7 @@ class StoreInfo:
         }
 
 
-def _topic_row(topic: str, queues: list[QueueInfo]) -> dict[str, Any]:
+def _topic_row(topic: str, queues: list[StoredQueue]) -> dict[str, Any]:
     return {
         "topic": topic,
         "queues": len(queues),
@@ -138,7 +138,7 @@ def _topic_row(topic: str, queues: list[QueueInfo]) -> dict[str, Any]:
     }
 
 
-def _queue_row(queue: QueueInfo) -> dict[str, Any]:
+def _queue_row(queue: StoredQueue) -> dict[str, Any]:
     return {
         "queueId": queue.queue_id,
         "minOffset": queue.min_offset,
@@ -222,7 +222,7 @@ class _StoreInspection:
 
     # ---- queues --------------------------------------------------------------------------------------------
 
-    def _queue(self, queue: ConsumeQueue) -> QueueInfo:
+    def _queue(self, queue: ConsumeQueue) -> StoredQueue:
         file_bytes = queue.units_per_file * UNIT_BYTES
         bases = sorted(
             int(entry.name)
@@ -230,7 +230,7 @@ class _StoreInspection:
             if entry.name.isdigit() and entry.stat().st_size == file_bytes
         )
         if not bases:
-            return QueueInfo(queue.topic, queue.queue_id, 0, 0, None, None)
+            return StoredQueue(queue.topic, queue.queue_id, 0, 0, None, None)
         first, made_to = bases[0] // UNIT_BYTES, bases[-1] // UNIT_BYTES + queue.units_per_file
         queue.set_extent(QueueSnapshot(first, first, made_to, 0, [], []), made_to)
         end = next(
@@ -245,7 +245,7 @@ class _StoreInspection:
             first_ms = self._timestamp(queue.unit_at(queue.min_offset).physical_offset)
             # A filler unit stands for a lost message, which has no time.
             last_ms = None if last.is_filler else self._timestamp(last.physical_offset)
-        return QueueInfo(queue.topic, queue.queue_id, queue.min_offset, end, first_ms, last_ms)
+        return StoredQueue(queue.topic, queue.queue_id, queue.min_offset, end, first_ms, last_ms)
 
     # ---- files ---------------------------------------------------------------------------------------------
 

@@ -18,7 +18,7 @@ from store.background import Lane
 from store.clock import NS_PER_MS, Clock
 from store.commitlog.positions import Callback
 from store.disk.files import explain, replace_file, sync_directory, sync_files
-from store.dispatch.dispatcher import Step
+from store.dispatch.dispatcher import DispatchStep
 from store.logs import get_logger
 from store.recovery.opening import CHECKPOINT, Recovered, StoreParts
 from store.recovery.summary import DerivedSummary, QueueSnapshots, summary_path
@@ -131,7 +131,7 @@ class Checkpoints:
         """Record that the CommitLog is flushed up to a record with the storeTimestamp `timestamp_ms`."""
         self._checkpoint = replace(self._checkpoint, physic_msg_timestamp=timestamp_ms)
 
-    def add_step(self, step: Step) -> None:
+    def add_step(self, step: DispatchStep) -> None:
         """Record the result of a dispatch step that all sinks have completed."""
         if step.last_record >= 0:
             self._last = step

@@ -12,7 +12,7 @@ from store.consumequeue.table import REMOVED
 from store.disk.files import sync_directory
 from store.disk.retired import RemoveTreeJob
 from store.disk.touch_ahead import TouchAhead, touch, touch_sequentially
-from store.dispatch.dispatcher import Step
+from store.dispatch.dispatcher import DispatchStep
 from store.index.index_ahead import IndexFileAhead
 from store.logs import get_logger
 from store.recovery.opening import Recovered, StoreParts
@@ -53,7 +53,7 @@ class Maintenance:
         for leftover in root.glob(f"{REMOVED}*"):
             self._remove(self._removal(leftover))
 
-    def on_step(self, step: Step) -> None:
+    def on_step(self, step: DispatchStep) -> None:
         """Record a completed dispatch step, and prepare the index file that later steps will need."""
         self.checkpoints.add_step(step)
         self._index_ahead.prepare_next()

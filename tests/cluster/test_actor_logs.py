@@ -13,9 +13,9 @@ from cluster import actor_logs
 from cluster.actor_logs import Gathering, checked_level, parse_since
 from cluster.cli.operations.logs import clock_time, fields_of
 from cluster.driver.launch_errors import LaunchFailed, LaunchRefused
-from cluster.driver.launch_report import Report
+from cluster.driver.launch_report import Reporter
 from cluster.log_files import Query, event_of, read_logs
-from cluster.session.ray_session import Mode, Way
+from cluster.session.ray_session import SessionMode, Way
 from cluster.topology.topology_file import load_topology
 from cluster.waiting import Waiting
 from tests.conftest import ClockAtRest
@@ -66,7 +66,7 @@ def test_actor_level_time_and_count_filter_lines(folder: Path) -> None:
 def test_logs_of_last_session_are_shown_without_a_running_cluster(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(actor_logs, "choose_way", lambda *_: Way(Mode.STARTED))
+    monkeypatch.setattr(actor_logs, "choose_way", lambda *_: Way(SessionMode.STARTED))
     monkeypatch.setattr(actor_logs, "is_connected", lambda: False)
     monkeypatch.setattr(actor_logs, "LAST_SESSION", tmp_path / "none")
     topology = load_topology()
@@ -82,7 +82,7 @@ def test_logs_of_last_session_are_shown_without_a_running_cluster(
     assert report.lines == ["cluster DefaultCluster is not running; showing its last logs on this machine"]
 
 
-class RecordingReport(Report):
+class RecordingReport(Reporter):
     """Report that keeps its lines."""
 
     def __init__(self) -> None:

@@ -23,7 +23,7 @@ from cluster.client import (
 )
 from cluster.driver import drain, driver, fleet
 from cluster.driver.launch_errors import LaunchFailed, LaunchRefused
-from cluster.driver.launch_report import Report
+from cluster.driver.launch_report import Reporter
 from cluster.topology.topology_file import load_topology, load_with_source
 from cluster.waiting import SYSTEM_WAITING, Waiting
 from tests.background import Background
@@ -44,7 +44,7 @@ CLIENT_REFRESH_S = 5 * TIME_SCALE
 ACTORS = ("nameserver-0", "nameserver-1", "rebalancer-0", "broker-a-0", "broker-b-0")
 
 
-class RecordingReport(Report):
+class RecordingReport(Reporter):
     """Report that keeps its lines."""
 
     def __init__(self) -> None:

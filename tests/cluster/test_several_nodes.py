@@ -22,7 +22,7 @@ from actors.host.ray_port import ActorName
 from cluster import actor_logs, launch
 from cluster.client import Admin, MessageQueue, Producer, ProducerConfig, PullConsumer
 from cluster.client.errors import BrokerRefused
-from cluster.driver.fleet import status_of
+from cluster.driver.fleet import actor_status
 from cluster.driver.replica_roles import replica_roles
 from cluster.log_files import Query, event_of
 from cluster.session.environment import ray_environment
@@ -169,7 +169,7 @@ def multi(raymq: RayMQ, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mu
 
 
 def pid_of(actor: str) -> int:
-    return int(status_of(ActorName("multi", actor), LIMIT_S)["pid"])
+    return int(actor_status(ActorName("multi", actor), LIMIT_S)["pid"])
 
 
 def failing(multi: Multi) -> dict[str, str]:
@@ -353,7 +353,7 @@ def test_promotion_after_the_node_of_the_master_is_lost(multi: Multi, group: Pat
         for _ in range(100):
             producer.send("T", b"%d" % len(sent))
             sent.append(b"%d" % len(sent))
-        before = int(status_of(ActorName("group", "z-0"), LIMIT_S)["pid"])
+        before = int(actor_status(ActorName("group", "z-0"), LIMIT_S)["pid"])
         multi.node.lose()
         eventually(lambda: len(ray_port.nodes()) == 1, "the loss of the node")
         eventually(lambda: not psutil.pid_exists(before), "the exit of the master")
@@ -412,7 +412,7 @@ def test_raft_group_continues_when_the_node_of_its_leader_is_lost(
     (nameserver,) = launch.find_nameservers("raft")
 
     def pid(actor: str) -> int:
-        return int(status_of(ActorName("raft", actor), LIMIT_S)["pid"])
+        return int(actor_status(ActorName("raft", actor), LIMIT_S)["pid"])
 
     def leader() -> str:
         """Return the replica that leads; one on the head's node is killed, so that another one does."""

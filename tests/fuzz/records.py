@@ -21,7 +21,7 @@ from store.kernels.columns_to_records import (
     plan_rows,
 )
 from store.kernels.encode import encode_batch_records
-from store.kernels.records_to_columns import find_properties, find_records, gather, read_records
+from store.kernels.records_to_columns import find_property_columns, find_records, gather, read_records
 from store.kernels.stamp import Stamp, stamp_runs
 from store.message.batch import encode_batch
 from store.message.hosts import V4_BYTES, Host
@@ -211,7 +211,7 @@ def columns(data: bytes) -> None:
         except RecordDamaged:
             continue
         fields, damaged = read_records(placed, positions, check_crc=True)
-        properties = find_properties(placed, fields.properties)
+        properties = find_property_columns(placed, fields.properties)
         texts = [gather(placed, spans) for spans in (
             fields.bodies, fields.topics, properties.tags, properties.keys, properties.uniq_keys,
             properties.names, properties.values,
@@ -235,7 +235,7 @@ def places(data: bytes) -> None:
     for placed in FENCE.placed(data):
         fields, damaged = read_records(placed, positions, check_crc=False)
         assert len(fields.queue_ids) + len(damaged) == count
-        find_properties(placed, fields.properties)
+        find_property_columns(placed, fields.properties)
         gather(placed, fields.bodies)
 
 

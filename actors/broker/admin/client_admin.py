@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from functools import partial
 
-from actors.broker.group.clients import CLIENT_TIMEOUT_MS, Clients, Member
+from actors.broker.group.clients import CLIENT_TIMEOUT_MS, Clients, GroupMember
 from actors.broker.group.subscriptions import subscription_data
 from actors.broker.loop.reads import Reads, stored_record
 from actors.remoting.admin_headers import (
@@ -231,7 +231,7 @@ class ClientAdmin:
         member.connection.call(command, CLIENT_TIMEOUT_MS, on_response)
 
 
-def _connections(members: Iterable[Member[Connection]]) -> list[ClientConnection]:
+def _connections(members: Iterable[GroupMember[Connection]]) -> list[ClientConnection]:
     return [
         ClientConnection(
             member.client_id,

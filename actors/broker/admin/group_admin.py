@@ -22,7 +22,7 @@ from actors.remoting.targets import Action, DecodedRequest, Resource, Target, on
 from store.message.group_config import SubscriptionGroupConfig
 
 
-class GroupAdmin:
+class GroupAdminRequests:
     """Request handler that creates, changes, deletes and lists subscription groups."""
 
     def __init__(self, tables: BrokerTables, stats: BrokerStats) -> None:

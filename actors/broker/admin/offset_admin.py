@@ -18,7 +18,7 @@ from actors.broker.group.clients import Clients
 from actors.broker.loop.reads import Reads
 from actors.broker.metadata.tables import BrokerTables
 from actors.remoting.admin_headers import CloneGroupOffsetHeader, ResetOffsetHeader
-from actors.remoting.bodies.progress import encode_offsets
+from actors.remoting.bodies.progress import encode_progress_offsets
 from actors.remoting.codes import RequestCode, ResponseCode
 from actors.remoting.command import RemotingCommand
 from actors.remoting.connection import Connection
@@ -36,7 +36,7 @@ QUEUES_PER_STEP = 500
 LOGGED_QUEUES_MAX = 20
 
 
-class OffsetAdmin:
+class OffsetAdminRequests:
     """Request handler for INVOKE_BROKER_TO_RESET_OFFSET and CLONE_GROUP_OFFSET."""
 
     def __init__(
@@ -112,7 +112,7 @@ class OffsetAdmin:
         _log.info(
             "offsets_reset", group=header.group, topic=header.topic, queues=len(targets), offsets=logged
         )
-        body = encode_offsets(
+        body = encode_progress_offsets(
             {MessageQueue(header.topic, self._broker_name, queue): at for queue, at in targets.items()}
         )
         return RemotingCommand.response(body=body)

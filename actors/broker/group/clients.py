@@ -55,7 +55,7 @@ class Subscription:
 
 
 @dataclass(slots=True)
-class Member(Generic[ConnectionT]):
+class GroupMember(Generic[ConnectionT]):
     """A client as a member of one group, with the time of the last heartbeat over each of its connections.
 
     `user` is the access key that registered it; None for a super user, and without access control.
@@ -85,7 +85,7 @@ class ConsumerGroup(Generic[ConnectionT]):
     """The members of a consumer group that are connected to this broker, and the group's subscriptions."""
 
     name: str
-    members: dict[str, Member[ConnectionT]] = field(default_factory=dict)
+    members: dict[str, GroupMember[ConnectionT]] = field(default_factory=dict)
     subscriptions: dict[str, Subscription] = field(default_factory=dict)
     consume_type: str = "CONSUME_PASSIVELY"
     message_model: str = "CLUSTERING"
@@ -104,7 +104,7 @@ class ConsumerGroup(Generic[ConnectionT]):
         """Return the connections of all members."""
         return [connection for member in self.members.values() for connection in member.heartbeats_ns]
 
-    def dividing(self) -> Iterable[Member[ConnectionT]]:
+    def dividing(self) -> Iterable[GroupMember[ConnectionT]]:
         """Return the members that divide the group's queues: those that do not only pop."""
         return (member for member in self.members.values() if not member.is_popping)
 
@@ -135,7 +135,7 @@ class Clients(Generic[ConnectionT]):
         self._clock = clock
         self._expiry_ns = expiry_ms * NS_PER_MS
         self._consumers: dict[str, ConsumerGroup[ConnectionT]] = {}
-        self._producers: dict[str, dict[str, Member[ConnectionT]]] = {}
+        self._producers: dict[str, dict[str, GroupMember[ConnectionT]]] = {}
         # By connection, because thousands of connections may close at the same time: each must find its
         # clients without a search over all members.
         self._memberships: dict[ConnectionT, set[_Membership]] = {}
@@ -172,7 +172,7 @@ class Clients(Generic[ConnectionT]):
         """Return all consumer groups that have connected members."""
         return self._consumers.values()
 
-    def producers(self, group: str) -> Iterable[Member[ConnectionT]]:
+    def producers(self, group: str) -> Iterable[GroupMember[ConnectionT]]:
         """Return the connected producers of a group."""
         return self._producers.get(group, {}).values()
 
@@ -183,7 +183,7 @@ class Clients(Generic[ConnectionT]):
         if member is not None:
             _check_user(member, group, user)
 
-    def producers_with(self, client_id: str) -> list[Member[ConnectionT]]:
+    def producers_with(self, client_id: str) -> list[GroupMember[ConnectionT]]:
         """Return the connected producers of all groups with this client id."""
         found = (members.get(client_id) for members in self._producers.values())
         return [member for member in found if member is not None]
@@ -320,7 +320,7 @@ class Clients(Generic[ConnectionT]):
 
     def _add_member(
         self,
-        members: dict[str, Member[ConnectionT]],
+        members: dict[str, GroupMember[ConnectionT]],
         membership: _Membership,
         connection: ConnectionT,
         user: str | None,
@@ -329,7 +329,7 @@ class Clients(Generic[ConnectionT]):
         client_id = membership.client_id
         member = members.get(client_id)
         if member is None:
-            member = members[client_id] = Member(client_id, user)
+            member = members[client_id] = GroupMember(client_id, user)
         else:
             _check_user(member, membership.group, user)
         heartbeats_ns = member.heartbeats_ns
@@ -343,7 +343,7 @@ class Clients(Generic[ConnectionT]):
 
     def _remove(
         self,
-        members: dict[str, Member[ConnectionT]],
+        members: dict[str, GroupMember[ConnectionT]],
         membership: _Membership,
         connection: ConnectionT | None,
     ) -> bool:
@@ -392,7 +392,7 @@ def _characters(subscriptions: Mapping[str, Subscription]) -> int:
     )
 
 
-def _check_user(member: Member[ConnectionT], group: str, user: str | None) -> None:
+def _check_user(member: GroupMember[ConnectionT], group: str, user: str | None) -> None:
     if user is not None and member.user != user:
         raise Refused(
             ResponseCode.NO_PERMISSION,
@@ -401,7 +401,7 @@ def _check_user(member: Member[ConnectionT], group: str, user: str | None) -> No
         )
 
 
-def _warn_shared(member: Member[ConnectionT], group: str) -> None:
+def _warn_shared(member: GroupMember[ConnectionT], group: str) -> None:
     if not member.is_shared:  # once per member, not with each heartbeat
         member.is_shared = True
         _log.warning(
@@ -415,7 +415,7 @@ def _warn_shared(member: Member[ConnectionT], group: str) -> None:
 
 
 def _expired(
-    groups: Mapping[str, Mapping[str, Member[ConnectionT]]], before_ns: int
+    groups: Mapping[str, Mapping[str, GroupMember[ConnectionT]]], before_ns: int
 ) -> Iterator[tuple[str, str, ConnectionT]]:
     for group, members in groups.items():
         for client_id, member in members.items():

@@ -68,7 +68,7 @@ _STARTS_AGAIN = frozenset(
 )
 
 
-class Source(NamedTuple):
+class PopSource(NamedTuple):
     """A queue to pop from."""
 
     queue: ClaimQueue
@@ -76,10 +76,10 @@ class Source(NamedTuple):
     message_filter: MessageFilter
 
 
-class Found(NamedTuple):
+class FoundMessages(NamedTuple):
     """What a read of a queue at `offset` found."""
 
-    source: Source
+    source: PopSource
     offset: int
     result: GetMessageResult
 
@@ -115,7 +115,7 @@ class Popping:
         """Return the uses of bounds."""
         return (IN_FLIGHT.use(lambda: self._claims.in_flight),)
 
-    def sources(self, request: WaitingPop) -> list[Source]:
+    def sources(self, request: WaitingPop) -> list[PopSource]:
         """Return the queues of a request in the order to read them.
 
         Raises Refused if its topic does not exist or is not readable.
@@ -130,13 +130,13 @@ class Popping:
             first = number % max(queues, 1)
             chosen = (*range(first, queues), *range(first))
         wanted = request.message_filter
-        found = [Source(ClaimQueue(topic, group, queue_id), NORMAL, wanted) for queue_id in chosen]
+        found = [PopSource(ClaimQueue(topic, group, queue_id), NORMAL, wanted) for queue_id in chosen]
         if request.order or topic.startswith(RETRY_TOPIC_PREFIX):
             return found
         retries = list(self._retry_sources(topic, group, number))
         return retries + found if number % RETRY_FIRST_EVERY == 0 else found + retries
 
-    def can_read(self, sources: Iterable[Source]) -> bool:
+    def can_read(self, sources: Iterable[PopSource]) -> bool:
         """Return True if a queue has messages that are dispatched already."""
         for source in sources:
             topic, group, queue_id = source.queue
@@ -153,9 +153,9 @@ class Popping:
                 return True
         return False
 
-    def read(self, request: WaitingPop, sources: Iterable[Source]) -> list[Found]:
+    def read(self, request: WaitingPop, sources: Iterable[PopSource]) -> list[FoundMessages]:
         """Read up to the requested number of messages. Raises NotResident and StoreError."""
-        found: list[Found] = []
+        found: list[FoundMessages] = []
         messages, left_bytes = request.max_messages, self._settings.pull_max_bytes
         for source in sources:
             if messages <= 0 or left_bytes <= 0:
@@ -169,12 +169,12 @@ class Popping:
             if not result.slices and result.status in _STARTS_AGAIN:
                 offset = result.next_begin_offset
                 result = self._reader.peek(queue, offset, limits, source.message_filter)
-            found.append(Found(source, offset, result))
+            found.append(FoundMessages(source, offset, result))
             messages -= result.message_count
             left_bytes -= result.size_bytes
         return found
 
-    def claim(self, request: WaitingPop, found: Iterable[Found]) -> RemotingCommand | None:
+    def claim(self, request: WaitingPop, found: Iterable[FoundMessages]) -> RemotingCommand | None:
         """Claim the messages that were found, and return the response; None if nothing was found.
 
         The next pop of each queue begins after what was read, also if the filter has rejected all of it.
@@ -238,7 +238,7 @@ class Popping:
     def _claim_queue(
         self,
         request: WaitingPop,
-        source: Source,
+        source: PopSource,
         start: int,
         result: GetMessageResult,
         offsets: list[int],
@@ -262,7 +262,7 @@ class Popping:
         )
         return claim is not None
 
-    def _offset(self, request: WaitingPop, source: Source) -> int | None:
+    def _offset(self, request: WaitingPop, source: PopSource) -> int | None:
         """Return the offset at which the request reads a queue; None if the queue is blocked or full."""
         queue, offsets = source.queue, self._offsets
         topic, group, queue_id = queue
@@ -307,7 +307,7 @@ class Popping:
         if committed is not None and offset > committed:
             self._offsets.commit(queue.group, queue.topic, queue.queue_id, offset)
 
-    def _retry_sources(self, topic: str, group: str, number: int) -> Iterator[Source]:
+    def _retry_sources(self, topic: str, group: str, number: int) -> Iterator[PopSource]:
         """Yield the queues of one retry topic: a response must not have those of both."""
         names = {kind: pop_retry_topic(group, topic, kind) for kind in (RETRY_V1, RETRY_V2)}
         kinds = [kind for kind, name in names.items() if self._topics.find(name) is not None]
@@ -316,7 +316,7 @@ class Popping:
         kind = kinds[number % len(kinds)]
         config = self._topics.find(names[kind])
         for queue_id in range(config.read_queue_nums if config is not None else 0):
-            yield Source(ClaimQueue(names[kind], group, queue_id), kind, MATCH_ALL)
+            yield PopSource(ClaimQueue(names[kind], group, queue_id), kind, MATCH_ALL)
 
 
 def _offsets_of(slices: Iterable[memoryview]) -> Iterator[int]:

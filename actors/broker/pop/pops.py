@@ -17,7 +17,7 @@ from actors.broker.group.subscriptions import compile_filter, compile_in_steps, 
 from actors.broker.loop.reads import Reads
 from actors.broker.metadata.topics import Topics
 from actors.broker.pop.claims import ClaimQueue, check_invisible_ms
-from actors.broker.pop.popping import Found, Popping, Source
+from actors.broker.pop.popping import FoundMessages, Popping, PopSource
 from actors.broker.pop.waiting import PopWaits, WaitingPop
 from actors.broker.reading.queue_reader import QueueReader
 from actors.remoting.bodies.pops import (
@@ -226,14 +226,14 @@ class Pops:
         else:
             self._reads.wait_for_dispatch(request.context, lambda _: self._read(request, sources))
 
-    def _read(self, request: WaitingPop, sources: list[Source]) -> None:
+    def _read(self, request: WaitingPop, sources: list[PopSource]) -> None:
         self._reads.serve(
             request.context,
             lambda: self._popping.read(request, sources),
             partial(self._respond, request),
         )
 
-    def _respond(self, request: WaitingPop, found: list[Found]) -> RemotingCommand | None:
+    def _respond(self, request: WaitingPop, found: list[FoundMessages]) -> RemotingCommand | None:
         """Claim what was found and respond; hold the request if that is nothing."""
         if not self._is_serving:
             raise Refused(ResponseCode.SERVICE_NOT_AVAILABLE, "this broker is shutting down")
@@ -257,7 +257,7 @@ class Pops:
         await asyncio.sleep(0)
         self._serve(request)
 
-    def _peeked(self, found: list[Found]) -> RemotingCommand:
+    def _peeked(self, found: list[FoundMessages]) -> RemotingCommand:
         slices = [part for each in found for part in each.result.slices]
         rest = sum(max(each.result.max_offset - each.result.next_begin_offset, 0) for each in found)
         ext = PopResponse(self._clock.wall_ms(), 0, 0, rest).to_ext()

@@ -22,7 +22,7 @@ from actors.broker.loop.log_history import PastPositions
 from actors.broker.loop.reads import SEARCH_ATTEMPTS, Reads
 from actors.broker.loop.wait_registry import HeldRequest, WaitRegistry, suspend_ms
 from actors.broker.metadata.consumer_offsets import ConsumerOffsets
-from actors.broker.reading.queue_ends import QueueEnds, not_found_response, offset_fields
+from actors.broker.reading.queue_ends import EndResponses, not_found_response, offset_fields
 from actors.broker.reading.queue_reader import Consumer, Queue, QueueReader, ReadLimits
 from actors.broker.reading.replica_choice import ReplicaChoice
 from actors.remoting.codes import RayMQRequestCode, RequestCode, ResponseCode
@@ -123,7 +123,7 @@ class Puller:
         settings: BrokerSettings,
         reader: QueueReader,
         reads: Reads,
-        ends: QueueEnds,
+        ends: EndResponses,
         offsets: ConsumerOffsets,
         clients: Clients[Connection],
         held: WaitRegistry[Arrival],

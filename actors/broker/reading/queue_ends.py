@@ -38,7 +38,7 @@ def offset_fields(found: GetMessageResult) -> dict[str, str]:
     }
 
 
-class QueueEnds:
+class EndResponses:
     """Cache of the responses to pulls at the end of a queue, for one store."""
 
     def __init__(self, store: MessageStore) -> None:

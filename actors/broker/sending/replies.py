@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 
-from actors.broker.group.clients import CLIENT_TIMEOUT_MS, Clients, Member
+from actors.broker.group.clients import CLIENT_TIMEOUT_MS, Clients, GroupMember
 from actors.broker.metadata.topics import refuse_broker_only
 from actors.broker.sending.outstanding_requests import OtherBrokers, OutstandingRequests
 from actors.broker.sending.send import Sender
@@ -95,7 +95,7 @@ class Replies:
         context.spawn(self._push_if_known(context, properties, members))
 
     async def _push_if_known(
-        self, context: RequestContext, properties: dict[str, str], members: Sequence[Member[Connection]]
+        self, context: RequestContext, properties: dict[str, str], members: Sequence[GroupMember[Connection]]
     ) -> None:
         """Push the reply if its request passed another broker. Raises Refused (NO_PERMISSION) if not."""
         header: SendMessageHeader = context.header
@@ -110,7 +110,9 @@ class Replies:
             f"{correlation_id[:100]!r}: reply within the {MessageConst.TTL} of the request",
         )
 
-    def _push(self, context: RequestContext, properties: dict[str, str], member: Member[Connection]) -> None:
+    def _push(
+        self, context: RequestContext, properties: dict[str, str], member: GroupMember[Connection]
+    ) -> None:
         client_id = member.client_id
 
         def pushed(response: RemotingCommand | RemotingError) -> None:

@@ -32,7 +32,7 @@ from store.message.record import RecordDraft
 from store.message.tags import java_hash
 from store.message.validate import DLQ_TOPIC_PREFIX, RETRY_TOPIC_PREFIX
 from store.store_errors import MessageInvalid
-from store.timer.timer_schedule import Arrival
+from store.timer.timer_schedule import TimerArrival
 from store.timer.timer_unit import MS_PER_SECOND
 
 TIMER_QUEUE_ID: Final = 0
@@ -201,9 +201,9 @@ class TimerMessage(NamedTuple):
             int(rolled) if _NUMBER.fullmatch(rolled) else 0,
         )
 
-    def arrival(self, message: MessageExt) -> Arrival:
+    def arrival(self, message: MessageExt) -> TimerArrival:
         """Return the message as the schedule needs it."""
-        return Arrival(
+        return TimerArrival(
             self.due_ms,
             message.store_timestamp,
             message.commit_log_offset,

@@ -29,7 +29,7 @@ from actors.gateway.grpc.headers import CONTENT_TYPE, check_headers, joined
 from actors.gateway.grpc.intake import FREE_BYTES, Intake
 from actors.gateway.grpc.limits import GrpcLimits
 from actors.gateway.grpc.messages import MessageReader
-from actors.gateway.grpc.status import CallFailed, StatusCode, decode_timeout_ns, encode_message
+from actors.gateway.grpc.status import CallFailed, StatusCode, decode_timeout_ns, encode_status_text
 from actors.memory_account import STALLED_MS, MemoryAccount, Share
 from actors.ports import IN_USE_MS, NEVER_ASKED_NS
 from actors.remoting.frame import describe_bytes
@@ -362,7 +362,7 @@ class GrpcConnection(asyncio.BufferedProtocol):
             return
         call.trailers = [(b"grpc-status", b"%d" % code)]
         if message:
-            call.trailers.append((b"grpc-message", encode_message(message).encode()))
+            call.trailers.append((b"grpc-message", encode_status_text(message).encode()))
         if code != StatusCode.OK:
             self._drop_unsent(call)
         self._drain(call)

@@ -43,7 +43,7 @@ class CallFailed(Exception):
         self.message = message
 
 
-def encode_message(text: str) -> str:
+def encode_status_text(text: str) -> str:
     """Return the value of `grpc-message`: percent-encoded, of at most `MESSAGE_CHARS_MAX` characters."""
     return quote(text[:MESSAGE_CHARS_MAX], safe=_PLAIN, errors="replace")
 

@@ -242,11 +242,11 @@ class _ResetOffsetBody(_OfQueues):
     offsets: AnyTableOf[QueueKey, Long] = wire(name="offsetTable", default_factory=dict)
 
 
-def encode_offsets(offsets: Mapping[MessageQueue, int]) -> bytes:
+def encode_progress_offsets(offsets: Mapping[MessageQueue, int]) -> bytes:
     """Return the response body of INVOKE_BROKER_TO_RESET_OFFSET, a ResetOffsetBody."""
     return _ResetOffsetBody(dict(offsets)).encode()
 
 
-def decode_offsets(body: Buffer) -> dict[MessageQueue, int]:
+def decode_progress_offsets(body: Buffer) -> dict[MessageQueue, int]:
     """Return the offsets in a ResetOffsetBody. Raises Refused if it is invalid."""
     return _ResetOffsetBody.decode(body).offsets

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from cluster.autoscale.experiments.profile import PROFILES, Period, Profile, Seconds
 from cluster.autoscale.rules import Positive, Rules
 from cluster.topology.topology import KeyPath, Problem
-from cluster.topology.topology_file import Source, TopologyError, apply_override, explain, read_yaml
+from cluster.topology.topology_file import Source, TopologyError, apply_override, explain_invalid, read_yaml
 
 EXAMPLE = "configs/experiments/step.yaml"
 SHIPPED = Path(__file__).parents[3] / "configs" / "experiments"
@@ -25,7 +25,7 @@ class _Model(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-class NodeType(_Model):
+class StartableNodes(_Model):
     """A type of node that Ray's autoscaler may start.
 
     Attributes:
@@ -51,7 +51,7 @@ class Caps(_Model):
     consumer_per_s: Positive
 
 
-class Clients(_Model):
+class ClientLoad(_Model):
     """The programs that send and receive.
 
     Attributes:
@@ -97,7 +97,7 @@ class Fault(_Model):
     during: Literal["scale_out", "scale_in"]
 
 
-class Limits(_Model):
+class ExpectedLimits(_Model):
     """What must hold for the measures of the experiment; see `cluster.autoscale.experiments.summary`.
 
     Attributes:
@@ -144,14 +144,14 @@ class Experiment(_Model):
     time_scale: Positive = 1
     rules: Rules
     resource: str = "broker_slot"
-    node_types: Annotated[dict[str, NodeType], Field(min_length=1)]
+    node_types: Annotated[dict[str, StartableNodes], Field(min_length=1)]
     idle_timeout_s: Seconds = 5
     sample_interval_s: Period = 1
     caps: Caps
-    clients: Clients = Clients()
+    clients: ClientLoad = ClientLoad()
     model: Model = Model()
     baseline: Literal["measure", "simulate"] = "simulate"
-    limits: Limits = Limits()
+    limits: ExpectedLimits = ExpectedLimits()
     faults: tuple[Fault, ...] = ()
     drain_s: Seconds = 60
 
@@ -166,7 +166,7 @@ class Experiment(_Model):
         return self.broker_node.boot_delay_s
 
     @property
-    def broker_node(self) -> NodeType:
+    def broker_node(self) -> StartableNodes:
         """The first node type that offers `resource`."""
         return next(each for each in self.node_types.values() if each.resources.get(self.resource, 0) >= 1)
 
@@ -224,7 +224,7 @@ def _validate(data: dict[str, Any], directory: Path, source: Source) -> Experime
             at, model = (), Experiment
         experiment = Experiment.model_validate(data)
     except ValidationError as error:
-        raise source.error(explain(error, model, at)) from None
+        raise source.error(explain_invalid(error, model, at)) from None
     if problems := find_problems(experiment):
         raise source.error(problems)
     return experiment

@@ -19,14 +19,14 @@ import yaml
 
 from actors.host import ray_port
 from cluster import launch
-from cluster.autoscale.controller import Controller, Limits
+from cluster.autoscale.controller import Controller, FleetLimits
 from cluster.autoscale.elastic_fleet import ElasticFleet
 from cluster.autoscale.experiments.experiment import Experiment, ExperimentError
 from cluster.autoscale.experiments.faults import FaultInjector
 from cluster.autoscale.experiments.history.judgement import judge
 from cluster.autoscale.experiments.load import TOPIC, Counts, Load
-from cluster.autoscale.experiments.nodes.local_ray import LocalRay, NodeType
-from cluster.autoscale.experiments.run import Change, Run
+from cluster.autoscale.experiments.nodes.local_ray import LocalRay, NodeKind
+from cluster.autoscale.experiments.run import Change, Trial
 from cluster.autoscale.experiments.run_home import TOPOLOGY_FILE, run_home
 from cluster.autoscale.experiments.series import Point
 from cluster.autoscale.samples import DRAINING, RUNNING, STARTING
@@ -49,7 +49,7 @@ Progress = Callable[[float], None]
 
 def run_measured(
     experiment: Experiment, progress: Progress, *, is_elastic: bool, address: str | None = None
-) -> Run:
+) -> Trial:
     """Run an experiment with real brokers.
 
     Args:
@@ -67,7 +67,7 @@ def run_measured(
             "faults: the nodes of a running Ray are not killed: remove the key, or --address"
         )
     with run_home() as home:
-        nodes = [NodeType(name, each.resources, each.max) for name, each in experiment.node_types.items()]
+        nodes = [NodeKind(name, each.resources, each.max) for name, each in experiment.node_types.items()]
         ray = LocalRay(
             home,
             nodes,
@@ -169,7 +169,7 @@ class _Measurement:
         self._faults = FaultInjector(faults, topology.namespace, experiment.resource, ray.kill_node, restart)
 
     def _new_controller(self) -> Controller:
-        limits = Limits(DRAIN_TIMEOUT_S, dry_run=not self._is_elastic)
+        limits = FleetLimits(DRAIN_TIMEOUT_S, dry_run=not self._is_elastic)
         fleet = ElasticFleet(self._topology, home_of(self._topology.cluster))
         return Controller(self._experiment.rules, limits, fleet, time.monotonic)
 
@@ -177,10 +177,10 @@ class _Measurement:
         self._controller = self._new_controller()
         self._controller.tick()  # the next point of the series shows what it finds
 
-    def run(self) -> Run:
+    def run(self) -> Trial:
         """Run the load to its end and until all messages are delivered, and return the records."""
         self._controller.tick()  # the brokers that `up` started become ready
-        run = Run("measured", [self._point(0.0, Counts(), Counts(), 1.0)])
+        run = Trial("measured", [self._point(0.0, Counts(), Counts(), 1.0)])
         begin_s = time.monotonic()
         self._load.start()
         try:
@@ -194,7 +194,7 @@ class _Measurement:
                 self._progress(now_s)
         finally:
             self._load.finish()
-        return Run(
+        return Trial(
             "measured",
             run.series,
             run.changes,
@@ -204,7 +204,7 @@ class _Measurement:
             tuple(self._faults.injected),
         )
 
-    def _tick(self, run: Run, begin_s: float) -> None:
+    def _tick(self, run: Trial, begin_s: float) -> None:
         target = self._controller.target
         decision = self._controller.tick()
         now_s = time.monotonic() - begin_s

@@ -7,7 +7,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
 
-from cluster.autoscale.experiments.run import Change, Run
+from cluster.autoscale.experiments.run import Change, Trial
 from cluster.autoscale.experiments.series import Point
 
 WIDTH_IN, HEIGHT_IN = 9.0, 2.8
@@ -41,7 +41,7 @@ def library() -> ModuleType:
     return figure
 
 
-def plots_of(run: Run, baseline: Run) -> list[Plot]:
+def plots_of(run: Trial, baseline: Trial) -> list[Plot]:
     """Return the plots of a run: rates, backlog, brokers and nodes."""
 
     def line(label: str, value: Callable[[Point], float], *, is_step: bool = True) -> Line:

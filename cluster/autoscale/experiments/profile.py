@@ -29,7 +29,7 @@ class _Profile(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True)
 
 
-class Step(_Profile):
+class ProfileStep(_Profile):
     """A constant rate from a time on."""
 
     at_s: Seconds
@@ -40,7 +40,7 @@ class StepProfile(_Profile):
     """Constant rates that begin at given times; the first one at 0."""
 
     kind: Literal["step"]
-    steps: tuple[Step, ...]
+    steps: tuple[ProfileStep, ...]
 
     @model_validator(mode="after")
     def _check(self) -> Self:

@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 
 from cluster.autoscale.experiments.experiment import Experiment
 from cluster.autoscale.experiments.plots import draw, library, plots_of
-from cluster.autoscale.experiments.run import Change, Run
+from cluster.autoscale.experiments.run import Change, Trial
 from cluster.autoscale.experiments.series import Point
 from cluster.autoscale.experiments.summary import Check, Measures, Summary, summarize
 
@@ -33,7 +33,7 @@ STYLE = (
 
 
 def write_report(
-    directory: Path, experiment: Experiment, elastic: Run, baseline: Run, *, with_plots: bool = True
+    directory: Path, experiment: Experiment, elastic: Trial, baseline: Trial, *, with_plots: bool = True
 ) -> Summary:
     """Write all files of the result directory, which is created, and return the summary.
 
@@ -49,7 +49,7 @@ def write_report(
     _write_series(directory / "baseline.parquet", baseline.series)
     _write_changes(directory / "decisions.parquet", elastic.changes)
     images = _draw_all(directory, elastic, baseline) if with_plots else []
-    (directory / "report.html").write_text(page(experiment, summary, elastic.changes, images))
+    (directory / "report.html").write_text(report_page(experiment, summary, elastic.changes, images))
     return summary
 
 
@@ -75,7 +75,7 @@ def _write_changes(file: Path, changes: Sequence[Change]) -> None:
     pq.write_table(pa.Table.from_pylist(rows, schema=schema), file)
 
 
-def _draw_all(directory: Path, elastic: Run, baseline: Run) -> list[tuple[str, bytes]]:
+def _draw_all(directory: Path, elastic: Trial, baseline: Trial) -> list[tuple[str, bytes]]:
     times_s = [point.time_s for point in elastic.series]
     images = []
     for plot in plots_of(elastic, baseline):
@@ -88,7 +88,7 @@ def _draw_all(directory: Path, elastic: Run, baseline: Run) -> list[tuple[str, b
 # ---- report.html -----------------------------------------------------------------------------------------
 
 
-def page(
+def report_page(
     experiment: Experiment, summary: Summary, changes: Sequence[Change], images: Sequence[tuple[str, bytes]]
 ) -> str:
     """Return report.html. `images` are (title, PNG) pairs, which become part of the page."""
@@ -127,7 +127,7 @@ def page(
 
 
 def _check_row(check: Check) -> tuple[str, str, str, str]:
-    return check.measure, number(check.value), check.limit, holds_text(check)
+    return check.measure, number_text(check.value), check.limit, holds_text(check)
 
 
 def holds_text(check: Check) -> str:
@@ -137,10 +137,13 @@ def holds_text(check: Check) -> str:
 
 def measure_rows(elastic: Measures, baseline: Measures) -> list[tuple[str, str, str]]:
     """Return (name, value of the elastic run, value of the baseline) of each measure, as text."""
-    return [(name, number(value), number(getattr(baseline, name))) for name, value in vars(elastic).items()]
+    return [
+        (name, number_text(value), number_text(getattr(baseline, name)))
+        for name, value in vars(elastic).items()
+    ]
 
 
-def number(value: float | None) -> str:
+def number_text(value: float | None) -> str:
     """Return a figure as text with at most three decimals, or `–` if it is unknown."""
     if value is None:
         return "–"

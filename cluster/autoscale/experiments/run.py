@@ -28,7 +28,7 @@ class Injected:
 
 
 @dataclass(frozen=True)
-class Run:
+class Trial:
     """The records of one run.
 
     Attributes:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from cluster.autoscale.controller import Controller, Limits
+from cluster.autoscale.controller import Controller, FleetLimits
 from cluster.autoscale.experiments.experiment import Experiment
 from cluster.autoscale.experiments.model import ClusterModel
-from cluster.autoscale.experiments.run import Change, Run
+from cluster.autoscale.experiments.run import Change, Trial
 from cluster.autoscale.experiments.series import Point
 
 
-def simulate(experiment: Experiment, progress: Callable[[float], None] | None = None) -> Run:
+def simulate(experiment: Experiment, progress: Callable[[float], None] | None = None) -> Trial:
     """Run `experiment` against the model, with elastic brokers.
 
     Args:
@@ -21,8 +21,8 @@ def simulate(experiment: Experiment, progress: Callable[[float], None] | None = 
     model = ClusterModel(experiment)
     before = experiment.rules.min
     model.start(before)
-    controller = Controller(experiment.rules, Limits(), model, lambda: model.now_s)
-    run = Run("simulated", [Point(0.0, target=before, brokers_running=before, nodes=before)])
+    controller = Controller(experiment.rules, FleetLimits(), model, lambda: model.now_s)
+    run = Trial("simulated", [Point(0.0, target=before, brokers_running=before, nodes=before)])
     controller.tick()
     while not _is_over(experiment, model):
         model.advance(model.now_s + experiment.sample_interval_s)
@@ -37,12 +37,12 @@ def simulate(experiment: Experiment, progress: Callable[[float], None] | None = 
     return run
 
 
-def simulate_fixed(experiment: Experiment) -> Run:
+def simulate_fixed(experiment: Experiment) -> Trial:
     """Run the load of `experiment` against the model of a fixed cluster of `rules.max` brokers."""
     model = ClusterModel(experiment)
     size = experiment.rules.max
     model.start(size)
-    run = Run("simulated", [Point(0.0, target=size, brokers_running=size, nodes=size)])
+    run = Trial("simulated", [Point(0.0, target=size, brokers_running=size, nodes=size)])
     while not _is_over(experiment, model):
         model.advance(model.now_s + experiment.sample_interval_s)
         model.observe()

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 from cluster.autoscale.experiments.experiment import Experiment
-from cluster.autoscale.experiments.run import Injected, Run
+from cluster.autoscale.experiments.run import Injected, Trial
 from cluster.autoscale.experiments.series import (
     latency_percentiles,
     node_seconds,
@@ -92,7 +92,7 @@ class Summary:
         return asdict(self)
 
 
-def summarize(experiment: Experiment, elastic: Run, baseline: Run) -> Summary:
+def summarize(experiment: Experiment, elastic: Trial, baseline: Trial) -> Summary:
     """Return the summary of an elastic run and the run of a fixed cluster of `rules.max` brokers."""
     measures = measure(experiment, elastic)
     return Summary(
@@ -113,7 +113,7 @@ def summarize(experiment: Experiment, elastic: Run, baseline: Run) -> Summary:
     )
 
 
-def measure(experiment: Experiment, run: Run) -> Measures:
+def measure(experiment: Experiment, run: Trial) -> Measures:
     """Compute the measures of one run."""
     offered, delivered = totals(run.series)
     p50_ms, p99_ms = run.latency_ms or _latency_ms(experiment, run)
@@ -138,7 +138,7 @@ def measure(experiment: Experiment, run: Run) -> Measures:
     )
 
 
-def _latency_ms(experiment: Experiment, run: Run) -> tuple[float | None, float | None]:
+def _latency_ms(experiment: Experiment, run: Trial) -> tuple[float | None, float | None]:
     waits = latency_percentiles(run.series, (50, 99))
     p50, p99 = (
         None if math.isnan(wait_s) else (wait_s + experiment.model.latency_s) * 1000 for wait_s in waits
@@ -167,7 +167,7 @@ def checks(experiment: Experiment, measures: Measures) -> list[Check]:
     return [*found, Check("delivered_ratio", ratio, f"≥ {limits.delivered_ratio:g}", holds)]
 
 
-def fault_checks(experiment: Experiment, run: Run) -> list[Check]:
+def fault_checks(experiment: Experiment, run: Trial) -> list[Check]:
     """Check that each fault of a measured run was injected, and that the target was reached after it."""
     if not experiment.faults or run.kind == "simulated":
         return []
@@ -176,7 +176,7 @@ def fault_checks(experiment: Experiment, run: Run) -> list[Check]:
     return [Check("faults_recovered", recovered, f"≥ {wanted}", recovered >= wanted)]
 
 
-def _fault_note(run: Run, fault: Injected) -> str:
+def _fault_note(run: Trial, fault: Injected) -> str:
     after_s = recovery_s(run.series, fault.time_s)
     result = (
         "the target was not reached after it"
@@ -186,7 +186,7 @@ def _fault_note(run: Run, fault: Injected) -> str:
     return f"{fault.time_s:.0f} s: {fault.text}; {result}"
 
 
-def _impossible_faults(experiment: Experiment, run: Run) -> list[str]:
+def _impossible_faults(experiment: Experiment, run: Trial) -> list[str]:
     """Return a note if not all faults of a measured run were injected."""
     missing = len(experiment.faults) - len(run.faults)
     if run.kind == "simulated" or missing <= 0:

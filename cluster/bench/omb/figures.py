@@ -17,7 +17,7 @@ LATENCIES = {"publishLatency": 1000.0, "publishDelayLatency": 1.0, "endToEndLate
 """Latencies of a result, with the number of microseconds of their unit: ms, µs and ms."""
 
 
-class Histogram:
+class LatencyHistogram:
     """Counts of times in µs; percentiles have an error of at most 1 %, mean and maximum are exact."""
 
     def __init__(self) -> None:
@@ -31,7 +31,7 @@ class Histogram:
         self._sum_us += us
         self.max_us = max(self.max_us, us)
 
-    def merge(self, other: Histogram) -> None:
+    def merge(self, other: LatencyHistogram) -> None:
         """Add the times of `other`."""
         self.add_buckets(other._buckets, other._sum_us, other.max_us)
 
@@ -68,13 +68,13 @@ class Period:
         self.sent = 0
         self.errors = 0
         self.received = 0
-        self.latencies = {name: Histogram() for name in LATENCIES}
+        self.latencies = {name: LatencyHistogram() for name in LATENCIES}
 
 
 def result(workload: Workload, driver: str) -> dict[str, Any]:
     """Return a result without periods."""
     lists = ["publishRate", "publishErrorRate", "consumeRate", "backlog"]
-    lists += [name + suffix for name in LATENCIES for suffix in Histogram().fields(1.0)]
+    lists += [name + suffix for name in LATENCIES for suffix in LatencyHistogram().fields(1.0)]
     return {
         "workload": workload.name,
         "driver": driver,
@@ -98,7 +98,7 @@ def add_period(found: dict[str, Any], period: Period, seconds: float, backlog: i
             found[name + suffix].append(value)
 
 
-def add_totals(found: dict[str, Any], latencies: dict[str, Histogram]) -> None:
+def add_totals(found: dict[str, Any], latencies: dict[str, LatencyHistogram]) -> None:
     """Set the aggregated latencies of a result."""
     for name, unit_us in LATENCIES.items():
         prefix = f"aggregated{name[0].upper()}{name[1:]}"

@@ -6,7 +6,7 @@ import asyncio
 import time
 from typing import Any, Protocol
 
-from cluster.bench.omb.figures import LATENCIES, Histogram, Period, add_period, add_totals, result
+from cluster.bench.omb.figures import LATENCIES, LatencyHistogram, Period, add_period, add_totals, result
 from cluster.bench.omb.rate import SEARCH_STEP_S, RateSearch
 from cluster.bench.omb.workload import GIB, Workload
 from cluster.bench.options import BenchFailed, Progress
@@ -18,7 +18,7 @@ DRAINED = 1_000
 """Messages that remain in flight while producers send; a backlog of at most so many is drained."""
 
 
-class Clients(Protocol):
+class LoadClients(Protocol):
     """The producers and consumers of a workload."""
 
     driver: str
@@ -45,7 +45,7 @@ class Clients(Protocol):
         ...
 
 
-async def measure(clients: Clients, workload: Workload, progress: Progress) -> dict[str, Any]:
+async def measure(clients: LoadClients, workload: Workload, progress: Progress) -> dict[str, Any]:
     """Run the test of a workload with clients that are started and probed, and return its result.
 
     Raises BenchFailed if the clients fail.
@@ -66,7 +66,7 @@ async def measure(clients: Clients, workload: Workload, progress: Progress) -> d
 class _Test:
     """One test; a search of the rate continues until its end."""
 
-    def __init__(self, clients: Clients, workload: Workload, progress: Progress) -> None:
+    def __init__(self, clients: LoadClients, workload: Workload, progress: Progress) -> None:
         self._clients = clients
         self._workload = workload
         self._progress = progress
@@ -115,7 +115,7 @@ class _Test:
         """Measure until the end of the test, and until the backlog is at most `drained_at`."""
         clients = self._clients
         found = result(self._workload, clients.driver)
-        totals = {name: Histogram() for name in LATENCIES}
+        totals = {name: LatencyHistogram() for name in LATENCIES}
         clients.period = Period()
         began_s = last_s = time.perf_counter()
         end_s = began_s + self._workload.testDurationMinutes * 60

@@ -9,7 +9,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from cluster.bench.options import BenchFailed
-from cluster.topology.topology_file import Source, TopologyError, explain, read_yaml
+from cluster.topology.topology_file import Source, TopologyError, explain_invalid, read_yaml
 
 GIB = 1024**3
 KEYS = 10_000
@@ -58,7 +58,7 @@ def read_workload(path: Path) -> tuple[Workload, list[bytes]]:
         try:
             workload = Workload.model_validate(data)
         except ValidationError as error:
-            raise source.error(explain(error, Workload)) from None
+            raise source.error(explain_invalid(error, Workload)) from None
         if workload.consumerBacklogSizeGB and not (workload.producerRate and workload.subscriptionsPerTopic):
             text = "a backlog needs a producerRate above 0 and at least one subscription"
             raise source.error([(("consumerBacklogSizeGB",), text)])

@@ -14,7 +14,7 @@ from cluster.cli.console import Failed, Output, open_admin
 from cluster.cli.operations.broker import PENDING, columns_of
 from cluster.cli.options import NAMESERVER, AsJson, Nameserver, examples
 from cluster.cli.tables import escaped_text, table_of
-from cluster.views.samples import Sample, take_sample
+from cluster.views.samples import ClusterState, take_sample
 from cluster.views.top import group_rates, topic_rates
 from cluster.views.warnings import notices
 from store.clock import SystemClock
@@ -51,7 +51,7 @@ def command(
             _live(admin, out, interval_s, rows)
 
 
-def rows_of(sample: Sample, dead_letters: Mapping[str, int]) -> dict[str, list[dict[str, Any]]]:
+def rows_of(sample: ClusterState, dead_letters: Mapping[str, int]) -> dict[str, list[dict[str, Any]]]:
     """Return the warnings and the rows of the three tables. `dead_letters`: pending ones by group."""
     masters = [each for each in sample.brokers or () if each.id == 0]
     return {
@@ -65,7 +65,7 @@ def rows_of(sample: Sample, dead_letters: Mapping[str, int]) -> dict[str, list[d
     }
 
 
-def _look(admin: Admin, before: Sample) -> tuple[Sample, dict[str, list[dict[str, Any]]]]:
+def _look(admin: Admin, before: ClusterState) -> tuple[ClusterState, dict[str, list[dict[str, Any]]]]:
     """Return a sample and its rows. Raises Failed if the brokers are unknown."""
     sample = take_sample(admin, SystemClock(), before)
     if sample.brokers is None:
@@ -74,7 +74,7 @@ def _look(admin: Admin, before: Sample) -> tuple[Sample, dict[str, list[dict[str
 
 
 def _lines(admin: Admin, out: Output, interval_s: float, *, once: bool, rows: int) -> None:
-    before = Sample()
+    before = ClusterState()
     while True:
         before, found = _look(admin, before)
         if out.is_json:
@@ -92,7 +92,7 @@ def _live(admin: Admin, out: Output, interval_s: float, rows: int) -> None:
     from rich.console import Group
     from rich.live import Live
 
-    before, found = _look(admin, Sample())
+    before, found = _look(admin, ClusterState())
     with Live(Group(*_parts(found, rows)), console=out.console, screen=True, auto_refresh=False) as live:
         while True:
             live.update(Group(*_parts(found, rows)), refresh=True)

@@ -79,7 +79,7 @@ def describe(topic: Topic, nameserver: Nameserver = NAMESERVER, as_json: AsJson 
     """Show a topic's settings on each broker, and the groups that consume it."""
 
     with open_admin(nameserver, as_json=as_json) as (admin, out):
-        found = topics.describe_topic(admin, topic)
+        found = topics.topic_description(admin, topic)
         if out.is_json:
             out.json(asdict(found))
             return

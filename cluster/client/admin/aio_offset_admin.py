@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Literal
 
 from actors.remoting.admin_headers import CloneGroupOffsetHeader, ResetOffsetHeader
-from actors.remoting.bodies.progress import decode_offsets
+from actors.remoting.bodies.progress import decode_progress_offsets
 from actors.remoting.codes import RequestCode, ResponseCode
 from cluster.client.admin.aio_group_admin import GroupAdmin
 from cluster.client.errors import ConfigInvalid, GroupNotFound
@@ -52,7 +52,7 @@ class OffsetAdmin(GroupAdmin):
         header = ResetOffsetHeader(topic, group, timestamp_ms)
         for address in route.all_masters().values():
             response = await self._call(address, RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, header)
-            offsets |= decode_offsets(response.body)
+            offsets |= decode_progress_offsets(response.body)
         return dict(sorted(offsets.items()))
 
     async def reset_offset(self, group: str, queue: MessageQueue, offset: int) -> None:

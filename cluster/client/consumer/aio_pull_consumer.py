@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Self
 
 from cluster.client.config import ConsumerConfig, Nameservers
 from cluster.client.consumer.arguments import (
+    check_is_queue,
     check_poll,
-    check_queue,
     check_time,
     columns_of,
     queues_of,
@@ -207,19 +207,19 @@ class PullConsumer(AsyncFace[PullCore]):
 
     async def committed(self, queue: MessageQueue) -> int | None:
         """Return the group's committed offset in `queue`, or None. The queue need not be assigned."""
-        check_queue(queue)
+        check_is_queue(queue)
         core = self._opened()
         return await core.offsets.committed(core.names.wrap_queue(queue))
 
     async def beginning_offset(self, queue: MessageQueue) -> int:
         """Return the offset of the oldest message of `queue`. The queue need not be assigned."""
-        check_queue(queue)
+        check_is_queue(queue)
         core = self._opened()
         return await core.offsets.beginning(core.names.wrap_queue(queue))
 
     async def end_offset(self, queue: MessageQueue) -> int:
         """Return the offset that the next message of `queue` will get. The queue need not be assigned."""
-        check_queue(queue)
+        check_is_queue(queue)
         core = self._opened()
         return await core.offsets.end(core.names.wrap_queue(queue))
 

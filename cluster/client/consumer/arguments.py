@@ -59,11 +59,11 @@ def queues_of(queues: Iterable[MessageQueue]) -> list[MessageQueue]:
         raise ConfigInvalid(f"queues is {queues!r}: give a list of MessageQueue, for example queues(topic)")
     given = list(queues)
     for queue in given:
-        check_queue(queue)
+        check_is_queue(queue)
     return given
 
 
-def check_queue(queue: object) -> None:
+def check_is_queue(queue: object) -> None:
     """Raise ConfigInvalid unless `queue` is a MessageQueue."""
     if not isinstance(queue, MessageQueue):
         raise ConfigInvalid(f"queue is {queue!r}: give a MessageQueue, for example one of queues(topic)")
@@ -71,7 +71,7 @@ def check_queue(queue: object) -> None:
 
 def offset_of(operation: str, queue: object, offset: SupportsIndex) -> int:
     """Return a queue offset as an int. It may be a NumPy integer. `operation` names the call in the error."""
-    check_queue(queue)
+    check_is_queue(queue)
     try:
         number = index(offset)
     except TypeError:

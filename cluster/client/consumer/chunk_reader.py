@@ -29,9 +29,9 @@ _Decode: TypeAlias = Callable[[Buffer, int, int, str], tuple[list[MessageExt], i
 
 
 def _compiled_decoder() -> _Decode:
-    from store.kernels.records_to_messages import decode_messages
+    from store.kernels.records_to_messages import decode_message_records
 
-    return decode_messages
+    return decode_message_records
 
 
 _decode_messages: CompiledLater[[Buffer, int, int, str], tuple[list[MessageExt], int]] = CompiledLater(

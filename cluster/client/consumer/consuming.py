@@ -1,7 +1,7 @@
 """Consuming: calls the listener for the messages of all queues, with retries and dead letters.
 
     ready ─→ listener ─ success ────────────────────────────→ finished
-                └ exception or RECONSUME_LATER ─→ `Retries` ─→ ready again, or finished
+                └ exception or RECONSUME_LATER ─→ `TaskRetries` ─→ ready again, or finished
 
 A queue that has messages is put into the ready list once. A worker takes a portion of its messages, offers
 the queue again if it has more, and decodes the portion, so the event loop does no work per message. Workers
@@ -21,7 +21,7 @@ from actors.supervisor import Supervisor
 from cluster.client.config import PushConfig
 from cluster.client.consumer.listener import ListenerCall, Outcome
 from cluster.client.consumer.queue_work import QueueWork, Task
-from cluster.client.consumer.retries import Retries
+from cluster.client.consumer.retries import TaskRetries
 from cluster.client.errors import DataDamaged
 from cluster.client.hooks import ConsumeContext, call_hooks
 from cluster.client.results import ReconsumeLater
@@ -47,7 +47,7 @@ class Consuming:
         clock: Clock,
         supervisor: Supervisor,
         settled: Callable[[QueueWork], None],
-        retries: Retries,
+        retries: TaskRetries,
         has_lease: Callable[[int], bool],
     ) -> None:
         """Create the workers' shared state; call this on the event loop.

@@ -35,7 +35,7 @@ OFFSET_UNKNOWN = -1
 
 
 @dataclass(slots=True, eq=False)
-class QueueState:
+class PulledQueue:
     """One queue of a pull consumer. Its offsets are OFFSET_UNKNOWN until the starting offset is known."""
 
     queue: MessageQueue
@@ -73,7 +73,7 @@ class Deliveries:
         """
         self._names = names
         self.lock = threading.Lock()
-        self.states: dict[MessageQueue, QueueState] = {}
+        self.states: dict[MessageQueue, PulledQueue] = {}
         self.failure: ClientError | None = None
         self.is_suspended = False
         self.polls = 0
@@ -82,7 +82,7 @@ class Deliveries:
         self._ready: deque[Chunk | ChunkReader] = deque()
         self._paused_items: list[Chunk | ChunkReader] = []
         self._reader: ChunkReader | None = None
-        self._unacknowledged: set[QueueState] = set()
+        self._unacknowledged: set[PulledQueue] = set()
         self._wakers: list[Callable[[], None]] = []
 
     # ---- called on the event loop
@@ -108,7 +108,7 @@ class Deliveries:
         self.failure = error
         self.wake()
 
-    def restart(self, state: QueueState, fetcher: Fetcher, offset: int) -> None:
+    def restart(self, state: PulledQueue, fetcher: Fetcher, offset: int) -> None:
         """Continue at `offset` with a new fetcher. The caller must hold the lock."""
         if state.fetcher is not None:
             state.fetcher.stop()
@@ -116,7 +116,7 @@ class Deliveries:
         state.position = state.consumed = offset
         self._unacknowledged.discard(state)
 
-    def drop(self, state: QueueState) -> None:
+    def drop(self, state: PulledQueue) -> None:
         """Remove a queue and deliver no more messages of it. The caller must hold the lock."""
         state.is_leaving = True
         if state.fetcher is not None:
@@ -131,7 +131,7 @@ class Deliveries:
 
     # ---- called by the taker
 
-    def acknowledge(self) -> list[QueueState]:
+    def acknowledge(self) -> list[PulledQueue]:
         """Mark all delivered messages as consumed.
 
         Returns the queues that are being released and that have no unacknowledged messages any more.
@@ -177,14 +177,14 @@ class Deliveries:
                     return self._names.unwrap_rows(rows)
         return None
 
-    def _taken(self, reader: ChunkReader, state: QueueState) -> None:
+    def _taken(self, reader: ChunkReader, state: PulledQueue) -> None:
         state.position = reader.next_offset
         self._unacknowledged.add(state)
         if reader.is_exhausted:
             self._reader = None
             self._on_taken(reader.chunk.fetcher, len(reader.chunk.records))
 
-    def _readers(self) -> Iterator[tuple[ChunkReader, QueueState]]:
+    def _readers(self) -> Iterator[tuple[ChunkReader, PulledQueue]]:
         """Yield the reader and the state of the next chunk, until no chunk is available."""
         if self.failure is not None:
             raise self.failure

@@ -70,7 +70,7 @@ class FetchSink(Protocol):
         """
 
 
-class Puller:
+class PullSender:
     """Sends the pulls of one consumer: PULL_RECORDS, or PULL_MESSAGE to RocketMQ's own brokers."""
 
     def __init__(
@@ -160,7 +160,7 @@ class Fetcher:
     def __init__(
         self,
         instance: ClientInstance,
-        puller: Puller,
+        puller: PullSender,
         queue: MessageQueue,
         offset: int,
         selector: MessageSelector,

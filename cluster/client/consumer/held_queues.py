@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from cluster.client.config import PushConfig
-from cluster.client.consumer.arguments import check_queue
+from cluster.client.consumer.arguments import check_is_queue
 from cluster.client.consumer.consumer_stats import ConsumeCounts
-from cluster.client.consumer.queue_work import Limits, QueueWork
+from cluster.client.consumer.queue_work import CacheLimits, QueueWork
 from cluster.client.consumer.running_info import QueueInfo
 from cluster.client.errors import QueueNotAssigned
 from cluster.client.namespaces import Namespace
@@ -51,7 +51,7 @@ class HeldQueues:
         if not queues:
             return self.all()
         for queue in queues:
-            check_queue(queue)
+            check_is_queue(queue)
         queues = self.names.wrap_queues(queues)
         works = [work for work in map(self.get, queues) if work is not None and not work.is_leaving]
         if len(works) < len(queues):
@@ -80,7 +80,7 @@ class HeldQueues:
         if config.max_cached_messages_for_topic is None and config.max_cached_bytes_for_topic is None:
             return
         works = [work for queue, work in self._works.items() if queue.topic == topic]
-        limits = Limits.of(config, len(works))
+        limits = CacheLimits.of(config, len(works))
         for work in works:
             work.share(limits)
 

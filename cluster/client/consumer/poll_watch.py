@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from cluster.client.config import ConsumerConfig
-from cluster.client.consumer.deliveries import Deliveries, QueueState
+from cluster.client.consumer.deliveries import Deliveries, PulledQueue
 from cluster.client.group.group_session import GroupSession
 from cluster.client.transport.instance import ClientInstance
 from store.logs import get_logger
@@ -29,7 +29,7 @@ class PollWatch:
         config: ConsumerConfig,
         session: GroupSession,
         deliveries: Deliveries,
-        release: Callable[[list[QueueState]], None],
+        release: Callable[[list[PulledQueue]], None],
     ) -> None:
         """`release` commits the acknowledged offsets of queues and releases them to the group."""
         self._instance = instance

@@ -13,15 +13,15 @@ from actors.remoting.codes import ResponseCode
 from actors.remoting.table import RequestTable
 from cluster.client.config import ConsumerConfig
 from cluster.client.consumer.arguments import (
-    check_queue,
+    check_is_queue,
     offset_of,
     offsets_of,
     queues_of,
     selector_of,
     topics_of,
 )
-from cluster.client.consumer.deliveries import OFFSET_UNKNOWN, Deliveries, QueueState
-from cluster.client.consumer.fetcher import Chunk, Fetcher, Puller
+from cluster.client.consumer.deliveries import OFFSET_UNKNOWN, Deliveries, PulledQueue
+from cluster.client.consumer.fetcher import Chunk, Fetcher, PullSender
 from cluster.client.consumer.poll_watch import PollWatch
 from cluster.client.consumer.running_info import QueueInfo, respond_running_info
 from cluster.client.consumer.tool_responses import respond_status
@@ -63,7 +63,7 @@ class PullCore:
         self.offsets = OffsetClient(self.instance, config.group, config.consume_timestamp_ms)
         self.names = Namespace(config.namespace)
         self.deliveries = Deliveries(self._on_taken, self.names)
-        self._puller = Puller(self.instance, config)
+        self._puller = PullSender(self.instance, config)
         self._loop = asyncio.get_running_loop()
         self._selectors: dict[str, MessageSelector] = {}
         self._is_assigned = False
@@ -178,13 +178,13 @@ class PullCore:
         begin = partial(self._start_queue, state, retry_refusals=True)
         self.instance.supervisor.start(f"begin {assigned.queue}", begin)
 
-    def _add(self, queue: MessageQueue, generation: int) -> QueueState:
+    def _add(self, queue: MessageQueue, generation: int) -> PulledQueue:
         tags = self._selectors.get(queue.topic, ALL_MESSAGES).tags
-        state = QueueState(queue, generation, frozenset(tags) if tags else None, is_paused=self._is_paused)
+        state = PulledQueue(queue, generation, frozenset(tags) if tags else None, is_paused=self._is_paused)
         self.deliveries.states[queue] = state
         return state
 
-    async def _start_queue(self, state: QueueState, *, retry_refusals: bool = False) -> None:
+    async def _start_queue(self, state: PulledQueue, *, retry_refusals: bool = False) -> None:
         consume_from, generation = self.config.start_from, state.generation
         offset = await self.offsets.starting(
             state.queue, consume_from, generation, retry_refusals=retry_refusals
@@ -193,7 +193,7 @@ class PullCore:
             state.committed = offset
             self._fetch_from(state, offset)
 
-    def _fetch_from(self, state: QueueState, offset: int) -> None:
+    def _fetch_from(self, state: PulledQueue, offset: int) -> None:
         fetcher = Fetcher(
             self.instance,
             self._puller,
@@ -259,7 +259,7 @@ class PullCore:
             commit = partial(self.commit_states, [state], raising=False)
             self.instance.supervisor.start(f"last commit {queue}", commit)
 
-    def _release_overdue(self, state: QueueState) -> None:
+    def _release_overdue(self, state: PulledQueue) -> None:
         if self.deliveries.states.get(state.queue) is state:
             _log.warning(
                 "queue_released_unfinished",
@@ -269,7 +269,7 @@ class PullCore:
             )
             self.release([state])
 
-    def release(self, states: Iterable[QueueState]) -> None:
+    def release(self, states: Iterable[PulledQueue]) -> None:
         """Commit the consumed offsets of these queues (with `auto_commit`), and release them to the group."""
         for state in states:
             if self.deliveries.states.get(state.queue) is state:
@@ -282,7 +282,7 @@ class PullCore:
                 self._releases.add(task)
                 task.add_done_callback(self._releases.discard)
 
-    async def _commit_and_release(self, state: QueueState) -> None:
+    async def _commit_and_release(self, state: PulledQueue) -> None:
         if self.config.auto_commit:
             await self.commit_states([state], raising=False)
         # If the queue has meanwhile been lost and assigned again, the membership belongs to the later grant.
@@ -303,7 +303,7 @@ class PullCore:
 
     # ---- seek and pause
 
-    def state_of(self, queue: MessageQueue) -> QueueState:
+    def state_of(self, queue: MessageQueue) -> PulledQueue:
         """Return the state of an assigned queue whose offset is known. Raises QueueNotAssigned."""
         state = self.deliveries.states.get(self.names.wrap_queue(queue))
         if state is None or state.is_leaving or state.position == OFFSET_UNKNOWN:
@@ -322,7 +322,7 @@ class PullCore:
         Raises ConfigInvalid, QueueNotAssigned.
         """
         for queue in queues:
-            check_queue(queue)
+            check_is_queue(queue)
         if not queues:
             self._is_paused = paused
         for state in list(map(self.state_of, queues)) if queues else list(self.deliveries.states.values()):
@@ -370,7 +370,7 @@ class PullCore:
                 f"{names}; poll more often, process fewer messages per poll, or raise the setting",
             )
 
-    async def commit_states(self, states: Iterable[QueueState], *, raising: bool = True) -> None:
+    async def commit_states(self, states: Iterable[PulledQueue], *, raising: bool = True) -> None:
         """Commit the consumed offsets of `states` that are not committed yet.
 
         With `raising`, the commit is retried for `commit_timeout_ms`, and then raises CommitFenced or the

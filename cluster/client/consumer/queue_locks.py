@@ -46,7 +46,7 @@ class Locked(NamedTuple):
     refused: frozenset[MessageQueue]
 
 
-class QueueLocks:
+class ConsumerLocks:
     """Acquires, renews and releases the queue locks of one ordered consumer."""
 
     def __init__(self, instance: ClientInstance, group: str) -> None:

@@ -12,12 +12,12 @@ from collections.abc import Callable, Sequence
 
 from actors.remoting.bodies.groups import AssignedQueue
 from cluster.client.config import PushConfig
-from cluster.client.consumer.fetcher import Fetcher, FetchSink, Puller
+from cluster.client.consumer.fetcher import Fetcher, FetchSink, PullSender
 from cluster.client.consumer.local_offsets import OffsetStore
 from cluster.client.consumer.ordered_work import OrderedQueueWork
 from cluster.client.consumer.process_queue import ProcessQueue
-from cluster.client.consumer.queue_locks import VALID_MS, QueueLocks
-from cluster.client.consumer.queue_work import Limits, QueueWork, Task
+from cluster.client.consumer.queue_locks import VALID_MS, ConsumerLocks
+from cluster.client.consumer.queue_work import CacheLimits, QueueWork, Task
 from cluster.client.group.group_session import GroupSession
 from cluster.client.message_selector import ALL_MESSAGES
 from cluster.client.namespaces import Namespace
@@ -55,9 +55,9 @@ class QueueOpener:
         self._offsets = offsets
         self._offer = offer
         self._sink = sink
-        self._puller = Puller(instance, config, max_messages=config.max_cached_messages)
+        self._puller = PullSender(instance, config, max_messages=config.max_cached_messages)
         self._locks = (
-            QueueLocks(instance, config.group) if config.ordered and not config.is_broadcasting else None
+            ConsumerLocks(instance, config.group) if config.ordered and not config.is_broadcasting else None
         )
         # Queues that were revoked during a listener call. The event is set when the call returns.
         self._running: dict[MessageQueue, asyncio.Event] = {}
@@ -138,7 +138,7 @@ class QueueOpener:
             lambda: work.process_queue.commit_offset,
             ReadEpoch(*self._offsets.epoch(queue)),
         )
-        parts = (queue, assigned.generation, ProcessQueue(offset), Limits.of(config, 1), fetcher)
+        parts = (queue, assigned.generation, ProcessQueue(offset), CacheLimits.of(config, 1), fetcher)
         if not config.ordered:
             work = QueueWork(*parts, committed=offset, names=names)
             return work

@@ -43,7 +43,7 @@ class Task:
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class CacheLimits:
     """Limits of the unfinished messages of one queue: their number, bytes, and span of offsets."""
 
     messages: int
@@ -51,7 +51,7 @@ class Limits:
     span: int
 
     @classmethod
-    def of(cls, config: PushConfig, queues_of_topic: int) -> Limits:
+    def of(cls, config: PushConfig, queues_of_topic: int) -> CacheLimits:
         """Return the limits of each queue of a topic that has `queues_of_topic` queues on this consumer."""
         messages, size_bytes = config.max_cached_messages, config.max_cached_bytes
         shares = max(queues_of_topic, 1)
@@ -77,7 +77,7 @@ class QueueWork:
     queue: MessageQueue
     generation: int
     process_queue: ProcessQueue
-    limits: Limits
+    limits: CacheLimits
     fetcher: Fetcher
     is_paused: bool = False
     is_leaving: bool = False
@@ -121,7 +121,7 @@ class QueueWork:
 
     # ---- called on the event loop
 
-    def share(self, limits: Limits) -> None:
+    def share(self, limits: CacheLimits) -> None:
         """Set new limits, because the number of queues that share the limits of the topic has changed."""
         self.limits = limits
 

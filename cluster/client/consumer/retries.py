@@ -21,7 +21,7 @@ from typing import Protocol
 from actors.supervisor import Supervisor
 from cluster.client.config import PushConfig
 from cluster.client.consumer.queue_work import QueueWork, Task
-from cluster.client.consumer.send_back import DEAD_LETTER_LEVEL, SendBack
+from cluster.client.consumer.send_back import DEAD_LETTER_LEVEL, SendBackClient
 from store.logs import get_logger
 
 _log = get_logger(__name__)
@@ -30,7 +30,7 @@ Offer = Callable[[Task], None]
 Settled = Callable[[QueueWork], None]
 
 
-class Retries(Protocol):
+class TaskRetries(Protocol):
     """Retries tasks whose listener call failed. Its methods must be called on the event loop."""
 
     def failed(self, task: Task, delay_level: int, offer: Offer) -> None:
@@ -45,8 +45,8 @@ class Retries(Protocol):
 
 
 def make_retries(
-    config: PushConfig, supervisor: Supervisor, send_back: SendBack, settled: Settled
-) -> Retries:
+    config: PushConfig, supervisor: Supervisor, send_back: SendBackClient, settled: Settled
+) -> TaskRetries:
     """Return RetryByBroker or RetryInPlace, as `config.retry` selects.
 
     Args:
@@ -63,7 +63,7 @@ class RetryInPlace:
     """Calls the listener again after a back-off. The offset is not committed until the task is finished."""
 
     def __init__(
-        self, config: PushConfig, supervisor: Supervisor, send_back: SendBack, settled: Settled
+        self, config: PushConfig, supervisor: Supervisor, send_back: SendBackClient, settled: Settled
     ) -> None:
         self._config = config
         self._supervisor = supervisor
@@ -108,7 +108,7 @@ class RetryByBroker:
     """
 
     def __init__(
-        self, config: PushConfig, supervisor: Supervisor, send_back: SendBack, settled: Settled
+        self, config: PushConfig, supervisor: Supervisor, send_back: SendBackClient, settled: Settled
     ) -> None:
         self._config = config
         self._supervisor = supervisor

@@ -21,7 +21,7 @@ DEAD_LETTER_LEVEL = -1
 TIMED_OUT_LEVEL = 3  # ten seconds, as RocketMQ's consumers request
 
 
-class SendBack:
+class SendBackClient:
     """Sends messages of one group back to their broker, for a later retry or as dead letters."""
 
     def __init__(self, instance: ClientInstance, config: PushConfig) -> None:
@@ -60,7 +60,7 @@ class SendBack:
         return True
 
 
-class DiscardFailed(SendBack):
+class DiscardFailed(SendBackClient):
     """Discards messages after the last retry of a broadcasting consumer, as RocketMQ does."""
 
     async def send(
@@ -79,6 +79,6 @@ class DiscardFailed(SendBack):
         return []
 
 
-def make_send_back(instance: ClientInstance, config: PushConfig) -> SendBack:
+def make_send_back(instance: ClientInstance, config: PushConfig) -> SendBackClient:
     """Return the destination of messages that a consumer cannot finish."""
-    return (DiscardFailed if config.is_broadcasting else SendBack)(instance, config)
+    return (DiscardFailed if config.is_broadcasting else SendBackClient)(instance, config)

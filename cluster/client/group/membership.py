@@ -27,7 +27,7 @@ class Holding(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Changes:
+class GroupChanges:
     """Actions for the consumer after a sync response.
 
     The consumer starts `started`, finishes and releases `leaving` (and then calls `released`), and drops
@@ -73,7 +73,7 @@ class Membership:
         held = self._queues.get(queue)
         return None if held is None else held.generation
 
-    def apply(self, reply: SyncGroupReply, requested_at_ms: int, now_ms: int | None = None) -> Changes:
+    def apply(self, reply: SyncGroupReply, requested_at_ms: int, now_ms: int | None = None) -> GroupChanges:
         """Apply a sync response and return the actions that follow from it.
 
         A response of an older generation is ignored. Queues that the response does not grant are released
@@ -85,7 +85,7 @@ class Membership:
             now_ms: The current time; `requested_at_ms` by default.
         """
         if reply.generation < self.generation:
-            return Changes()
+            return GroupChanges()
         now_ms = requested_at_ms if now_ms is None else now_ms
         was_over = self._renewed_at_ms is not None and self.lease_left_ms(now_ms) <= 0
         self.generation = reply.generation
@@ -109,8 +109,8 @@ class Membership:
         if was_over:
             for queue in not_ours:
                 del self._queues[queue]
-            return Changes(tuple(started), (), tuple(sorted(not_ours)))
-        return Changes(tuple(started), self._leave(not_ours))
+            return GroupChanges(tuple(started), (), tuple(sorted(not_ours)))
+        return GroupChanges(tuple(started), self._leave(not_ours))
 
     def _leave(self, queues: Iterable[MessageQueue]) -> tuple[MessageQueue, ...]:
         left = []

@@ -187,7 +187,7 @@ _CAPTURES: Mapping[str, Callable[[object], object]] = {
 }
 
 
-def check_queue(topic: str, queue: object) -> None:
+def check_queue_of_topic(topic: str, queue: object) -> None:
     """Raise ConfigInvalid unless `queue` is a MessageQueue of `topic` with a valid queue id."""
     if not isinstance(queue, MessageQueue):
         raise ConfigInvalid(f"queue is {queue!r}: give one of Producer.queues(topic)")
@@ -213,7 +213,7 @@ def chooser(
     if (sharding_key is not None) + (queue is not None) + (selector is not None) > 1:
         raise ConfigInvalid("give only one of sharding_key, queue and selector")
     if queue is not None:
-        check_queue(message.topic, queue)
+        check_queue_of_topic(message.topic, queue)
         return GivenQueue(queue)
     if sharding_key is not None:
         if not isinstance(sharding_key, str):

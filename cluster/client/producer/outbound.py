@@ -51,9 +51,9 @@ _Encode: TypeAlias = Callable[[Sequence[Message], Sequence[str], int, int], byte
 
 
 def _compiled_encoder() -> _Encode:
-    from store.kernels.messages_to_batch import encode_batch
+    from store.kernels.messages_to_batch import encode_message_batch
 
-    return encode_batch
+    return encode_message_batch
 
 
 def _needs_slow_path(

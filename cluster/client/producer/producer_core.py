@@ -34,8 +34,8 @@ from cluster.client.producer.lanes import Lanes
 from cluster.client.producer.outbound import Outbound, OutboundFactory, with_owned_body
 from cluster.client.producer.requests import Requests, create_reply_message, starting_at
 from cluster.client.producer.send_hooks import SendHooks
-from cluster.client.producer.sender import Choose, Send, Sender
-from cluster.client.producer.sticky_keys import POLL_MS, GroupProgress, StickyKeys, StickyKeysHook
+from cluster.client.producer.sender import Choose, MessageSender, Send
+from cluster.client.producer.sticky_keys import POLL_MS, CommittedProgress, StickyKeys, StickyKeysHook
 from cluster.client.producer.table_send import TableSender
 from cluster.client.results import SendResult
 from cluster.client.selectors import RoundRobin
@@ -93,14 +93,14 @@ def open_producer(
         config = replace(config, send_hooks=(*config.send_hooks, TraceSendHook(dispatcher, clock)))
     sticky: StickyKeys | None = None
     if groups := [names.wrap(group) for group in config.sticky_key_groups]:
-        sticky = StickyKeys(groups, GroupProgress(instance, groups))
+        sticky = StickyKeys(groups, CommittedProgress(instance, groups))
         config = replace(config, send_hooks=(*config.send_hooks, StickyKeysHook()))
         instance.supervisor.every("sticky-keys", lambda: POLL_MS, sticky.poll)
     hooks = SendHooks(config)
     # Random start, as in RocketMQ: many short-lived producers must not all use the first queue.
     turns = RoundRobin(random.randrange(1 << 16))
     strategy = MQFaultStrategy(turns, clock, is_enabled=config.send_latency_fault_enable)
-    sender = Sender(instance, strategy, hooks, config.retry_times_when_send_failed, names)
+    sender = MessageSender(instance, strategy, hooks, config.retry_times_when_send_failed, names)
     tables = TableSender(instance, config, factory, hooks, sender, Lanes(instance, config), names)
     instance.start_route_refresh()
     instance.start_moved_masters()
@@ -118,7 +118,7 @@ class ProducerCore:
     instance: ClientInstance
     factory: OutboundFactory
     hooks: SendHooks
-    sender: Sender
+    sender: MessageSender
     tables: TableSender
     requests: Requests
     names: Namespace = Namespace.NONE

@@ -104,7 +104,7 @@ class Send:
         return SendFailed(self.outbound.topic, self.failures, last.retriable)
 
 
-class Sender:
+class MessageSender:
     """Sends the requests of one producer.
 
     Used on the event loop of its ClientInstance, except for `send_directly`, which runs in any thread.

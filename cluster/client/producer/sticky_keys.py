@@ -46,7 +46,7 @@ HOLD_ATTEMPTS = 6
 _NOTE = "sticky_key"
 
 
-class Progress(NamedTuple):
+class KeyProgress(NamedTuple):
     """The lowest offset that one of the groups will read next in a queue, and the end of the queue."""
 
     consumed: int
@@ -56,22 +56,22 @@ class Progress(NamedTuple):
 class ProgressSource(Protocol):
     """Requests the progress of the groups."""
 
-    async def progress(self, queue: MessageQueue) -> Progress:
+    async def progress(self, queue: MessageQueue) -> KeyProgress:
         """Return the progress of the groups in `queue`. Raises ClientError."""
         ...
 
 
-class GroupProgress:
+class CommittedProgress:
     """ProgressSource that requests the committed offsets of the groups from the brokers."""
 
     def __init__(self, instance: ClientInstance, groups: Sequence[str]) -> None:
         self._clients = [OffsetClient(instance, group) for group in groups]
 
-    async def progress(self, queue: MessageQueue) -> Progress:
+    async def progress(self, queue: MessageQueue) -> KeyProgress:
         """Return the progress of the groups in `queue`; a group without a commit has consumed nothing."""
         consumed = min([await client.committed(queue) or 0 for client in self._clients])
         # requested last: if it equals `consumed`, nothing was unread at that time
-        return Progress(consumed, await self._clients[0].end(queue))
+        return KeyProgress(consumed, await self._clients[0].end(queue))
 
 
 @dataclass(slots=True, eq=False)
@@ -103,7 +103,7 @@ class StickyKeys:
         self._lock = threading.Lock()
         self._slots: dict[tuple[str, int], _Slot] = {}
         self._awaited: set[MessageQueue] = set()
-        self._progress: dict[MessageQueue, Progress] = {}
+        self._progress: dict[MessageQueue, KeyProgress] = {}
 
     def choice(self, key: str, messages: int, context: SendContext | None) -> StickyChoice:
         """Return the function that chooses the queue of one send.

@@ -23,11 +23,11 @@ from cluster.client.errors import (
     TableSendFailed,
 )
 from cluster.client.namespaces import Namespace
-from cluster.client.producer.arguments import GivenQueue, check_queue
+from cluster.client.producer.arguments import GivenQueue, check_queue_of_topic
 from cluster.client.producer.lanes import LaneBatch, Lanes, Outcome
 from cluster.client.producer.outbound import OutboundFactory, rejected
 from cluster.client.producer.send_hooks import SendHooks
-from cluster.client.producer.sender import Sender
+from cluster.client.producer.sender import MessageSender
 from cluster.client.results import QueueReceipts, TableReceipt
 from cluster.client.transport.backoff import Backoff
 from cluster.client.transport.instance import ClientInstance
@@ -137,7 +137,7 @@ class TableSender:
         config: ProducerConfig,
         factory: OutboundFactory,
         hooks: SendHooks,
-        sender: Sender,
+        sender: MessageSender,
         lanes: Lanes,
         names: Namespace = Namespace.NONE,
     ) -> None:
@@ -186,7 +186,7 @@ class TableSender:
         stop: threading.Event | None,
     ) -> TableReceipt:
         if queue is not None:
-            check_queue(topic, queue)
+            check_queue_of_topic(topic, queue)
             queue = self._names.wrap_queue(queue)
         topic = self._names.wrap(topic)
         self._factory.check_topic(topic)

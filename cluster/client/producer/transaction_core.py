@@ -204,7 +204,7 @@ class TransactionCore(ProducerCore):
         return RemotingCommand(RequestCode.END_TRANSACTION, header.to_ext())
 
 
-class TransactionChecks:
+class CheckRequests:
     """Handles the CHECK_TRANSACTION_STATE requests that brokers send to one producer."""
 
     def __init__(self, core: TransactionCore, listener: CheckListener) -> None:
@@ -299,6 +299,6 @@ def open_transaction_producer(
         plain.requests,
         plain.names,
     )
-    table.add(RequestCode.CHECK_TRANSACTION_STATE, TransactionChecks(core, listener).respond)
+    table.add(RequestCode.CHECK_TRANSACTION_STATE, CheckRequests(core, listener).respond)
     core.instance.spawn(core.register_known(topics), "transaction-registration")
     return core

@@ -24,7 +24,7 @@ CHECK_MS = 500
 SILENT_MS = 1_000
 
 
-class Requests(Protocol):
+class OpenRequests(Protocol):
     """Requests in flight."""
 
     def unanswered(self, before_ns: int) -> set[str]:
@@ -41,9 +41,9 @@ class MovedMasters:
         self._routes = routes
         self._nameservers = nameservers
         self._clock = clock
-        self._requests: list[Requests] = []
+        self._requests: list[OpenRequests] = []
 
-    def watch(self, requests: Requests) -> None:
+    def watch(self, requests: OpenRequests) -> None:
         """Watch these requests from now on. May be called in any thread."""
         self._requests.append(requests)
 

@@ -9,9 +9,9 @@ from typing import Annotated
 import msgspec
 
 from cluster.client import Admin
-from cluster.console.routes import Name, Plan, Short, plan, route
+from cluster.console.routes import Name, Prepared, Short, plan, route
 from cluster.counted import counted
-from cluster.views.access import Rule, UserView, list_rules, list_users
+from cluster.views.access import RuleRow, UserView, list_rules, list_users
 
 Names = Annotated[tuple[Name, ...], msgspec.Meta(max_length=50)]
 SomeNames = Annotated[tuple[Name, ...], msgspec.Meta(min_length=1, max_length=50)]
@@ -26,7 +26,7 @@ class AccessResources:
         return list_users(admin)
 
     @route("GET", "/rules", "acl list {match}")
-    def rules(self, admin: Admin, match: Short = "") -> Sequence[Rule]:
+    def rules(self, admin: Admin, match: Short = "") -> Sequence[RuleRow]:
         """Return the rules of the users whose names contain `match`. Raises ClientError."""
         return list_rules(admin, match)
 
@@ -36,7 +36,7 @@ class AccessResources:
     def put_user(
         self, admin: Admin, user: Name, secret: Name | None = None, is_super: bool | None = None,
         enabled: bool | None = None,
-    ) -> Plan:  # fmt: skip
+    ) -> Prepared:  # fmt: skip
         """Create or change a user; a new one needs a secret key. Raises ClientError."""
         before = [each for each in list_users(admin) if each.user == user]
         rows = [
@@ -48,7 +48,7 @@ class AccessResources:
         return plan("change" if before else "create", f"user {user}", put, rows)
 
     @route("DELETE", "/users/{user}", "user delete {user}")
-    def delete_user(self, admin: Admin, user: Name) -> Plan:
+    def delete_user(self, admin: Admin, user: Name) -> Prepared:
         """Delete a user with its rules. Raises ClientError."""
         rows = _rules_of(admin, user)
         return plan(
@@ -63,21 +63,21 @@ class AccessResources:
     def put_rule(
         self, admin: Admin, user: Name, resources: SomeNames, actions: SomeNames, sources: Names = (),
         deny: bool = False,
-    ) -> Plan:  # fmt: skip
+    ) -> Prepared:  # fmt: skip
         """Allow or deny a user actions on resources, for clients at `sources` or all. Raises ClientError."""
         rows = [each for each in _rules_of(admin, user) if each.resource in resources]
         what = f"{user} {', '.join(actions)} on {', '.join(resources)}, instead of {len(rows)} earlier rules"
         permit = partial(admin.permit, user, resources, actions, sources=sources, is_denied=deny)
         verb = "deny" if deny else "allow"
-        return Plan(f"would {verb} {what}", permit, f"{verb} {what}", rows)
+        return Prepared(f"would {verb} {what}", permit, f"{verb} {what}", rows)
 
     @route("DELETE", "/users/{user}/rules", "acl delete {user} --resource={resource}")
-    def delete_rule(self, admin: Admin, user: Name, resource: Name) -> Plan:
+    def delete_rule(self, admin: Admin, user: Name, resource: Name) -> Prepared:
         """Delete the rule of a user for a resource. Raises ClientError."""
         rows = [each for each in _rules_of(admin, user) if each.resource == resource]
         what = f"the rule of {user} for {resource}"
         return plan("delete", what, partial(admin.delete_policies, user, resource), rows)
 
 
-def _rules_of(admin: Admin, user: str) -> list[Rule]:
+def _rules_of(admin: Admin, user: str) -> list[RuleRow]:
     return [each for each in list_rules(admin, user) if each.user == user]

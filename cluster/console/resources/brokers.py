@@ -12,7 +12,7 @@ import msgspec
 from cluster.client import Admin
 from cluster.console.api_errors import ApiError
 from cluster.console.rights import no_broker
-from cluster.console.routes import Name, Plan, plan, route
+from cluster.console.routes import Name, Prepared, plan, route
 from cluster.counted import counted
 from cluster.driver.drain import DrainProgress, GroupLag
 from cluster.views.brokers import BrokerView, list_brokers
@@ -71,11 +71,11 @@ class BrokerResources:
         return DrainPage(progress.state, progress.summary(broker), progress.unread)
 
     @route("POST", "/brokers/{broker}/drain", "broker drain {broker} {cancel?--cancel}")
-    def drain(self, admin: Admin, broker: Name, cancel: bool = False) -> Plan:
+    def drain(self, admin: Admin, broker: Name, cancel: bool = False) -> Prepared:
         """Drain a broker, or cancel its drain. Raises ClientError."""
         step: Literal["start", "cancel"] = "cancel" if cancel else "start"
         progress = DrainProgress.of(admin.drain_broker(broker))
-        return Plan(
+        return Prepared(
             progress.preview(broker, step),
             partial(admin.drain_broker, broker, step),
             lambda after: DrainProgress.of(after).summary(broker),
@@ -83,7 +83,7 @@ class BrokerResources:
         )
 
     @route("POST", "/brokers/{broker}/settings", "broker config {broker} --set={settings}")
-    def put_settings(self, admin: Admin, broker: Name, settings: Settings) -> Plan:
+    def put_settings(self, admin: Admin, broker: Name, settings: Settings) -> Prepared:
         """Change live settings of a broker, under RocketMQ's names. Raises ClientError, ApiError."""
         present = admin.broker_config(broker)
         if unknown := settings.keys() - present.keys():
@@ -94,10 +94,10 @@ class BrokerResources:
         return plan("change", f"{counted(len(rows), 'setting')} of {broker}", act, rows)
 
     @route("POST", "/brokers/{broker}/restart", "broker restart {broker}")
-    def restart(self, admin: Admin, broker: Name) -> Plan:
+    def restart(self, admin: Admin, broker: Name) -> Prepared:
         """Stop a broker cleanly and start it again. Raises ClientError."""
         admin.restart_broker(broker, dry_run=True)
-        return Plan(
+        return Prepared(
             f"{broker} would stop and start again within seconds; meanwhile producers use other brokers, and "
             "consumers wait for its messages",
             partial(admin.restart_broker, broker),
@@ -105,10 +105,10 @@ class BrokerResources:
         )
 
     @route("POST", "/brokers/{broker}/writable", "broker writable {broker} {writable?--on:--off}")
-    def set_writable(self, admin: Admin, broker: Name, writable: bool) -> Plan:
+    def set_writable(self, admin: Admin, broker: Name, writable: bool) -> Prepared:
         """Allow or refuse writes in the routes, until the next registration. Raises ClientError."""
         state = "writable" if writable else "not writable"
-        return Plan(
+        return Prepared(
             f"{broker} would be {state} in {counted(len(admin.broker_topics(broker)), 'topic')}",
             partial(admin.set_writable, broker, writable=writable),
             lambda topics: f"{broker} is {state} in {counted(topics, 'topic')}",

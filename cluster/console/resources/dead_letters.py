@@ -10,8 +10,8 @@ import msgspec
 
 from cluster.client import Admin
 from cluster.console.api_errors import ApiError
-from cluster.console.resources.messages import Bodies, shown
-from cluster.console.routes import Name, Part, Plan, Short, plan, route
+from cluster.console.resources.messages import Bodies, shown_message
+from cluster.console.routes import ListPart, Name, Prepared, Short, plan, route
 from cluster.counted import counted
 from cluster.views import dead_letters as views
 from cluster.views.dead_letters import DeadLetter, DeadLetterCount
@@ -48,10 +48,10 @@ class DeadLetterResources:
         limit: Shown = 200,
         before: Before | None = None,
         handled: bool = False,
-    ) -> Part[Mapping[str, Any]]:
+    ) -> ListPart[Mapping[str, Any]]:
         """Return the newest dead letters of a group, or those older than `before`. Raises ClientError."""
         page = views.dead_letter_page(admin, group, limit, before, include_handled=handled)
-        return Part([self._row(each) for each in page.letters], page.total, page.before)
+        return ListPart([self._row(each) for each in page.letters], page.total, page.before)
 
     @route(
         "POST", "/dead-letters/{group}/resend", "dlq resend {group} --to={to} --id={message} --max={limit}"
@@ -59,7 +59,7 @@ class DeadLetterResources:
     def resend(
         self, admin: Admin, group: Name, to: Literal["group", "topic"] = "group", message: Name | None = None,
         limit: Limit = 1_000,
-    ) -> Plan:  # fmt: skip
+    ) -> Prepared:  # fmt: skip
         """Send the oldest pending dead letters again, or the one with an id. Raises ClientError, ApiError."""
         if message is None:
             found = views.dead_letters(admin, group, limit)
@@ -74,14 +74,14 @@ class DeadLetterResources:
         return plan("send", f"{counted(len(found), 'dead letter')} of {group} to {target}", send, rows)
 
     @route("POST", "/dead-letters/{group}/purge", "dlq purge {group} --until={until}")
-    def purge(self, admin: Admin, group: Name, until: Short | None = None) -> Plan:
+    def purge(self, admin: Admin, group: Name, until: Short | None = None) -> Prepared:
         """Mark pending dead letters as handled, all or those stored before a time. Raises ClientError."""
         until_ms = None if until is None else parse_time_ms(until)
         count = admin.purge_dead_letters(group, until_ms, dry_run=True)
         before = "" if until_ms is None else f" stored before {date_of(until_ms)}"
         kept = f"dead letters of {group}{before}; they stay readable until their log file is deleted"
         purge = partial(admin.purge_dead_letters, group, until_ms)
-        return Plan(f"would purge {count} {kept}", purge, lambda number: f"purged {number} {kept}")
+        return Prepared(f"would purge {count} {kept}", purge, lambda number: f"purged {number} {kept}")
 
     def _row(self, letter: DeadLetter) -> dict[str, Any]:
-        return shown(letter.message, self._bodies) | {"origin": letter.origin}
+        return shown_message(letter.message, self._bodies) | {"origin": letter.origin}

@@ -15,11 +15,18 @@ from cluster.console.api_errors import ApiError
 from cluster.console.history import Curves
 from cluster.console.resources.lists import Listing, Page, Size, listing
 from cluster.console.rights import Rights
-from cluster.console.routes import Name, Plan, Short, plan, route
+from cluster.console.routes import Name, Prepared, Short, plan, route
 from cluster.console.sampler import Sampler
 from cluster.counted import counted
 from cluster.views import offsets
-from cluster.views.clients import Clients, MemberState, QueueOwner, list_clients, member_state, queue_owners
+from cluster.views.clients import (
+    ConnectedClients,
+    MemberState,
+    QueueOwner,
+    list_clients,
+    member_state,
+    queue_owners,
+)
 from cluster.views.groups import GroupDetails, describe_group, list_groups, members_of
 from cluster.views.samples import stale_ms
 from cluster.views.times import date_of_position
@@ -106,7 +113,7 @@ class GroupResources:
         return GroupPage(details, retained, curves)
 
     @route("GET", "/clients")
-    def clients(self, admin: Admin) -> Clients:
+    def clients(self, admin: Admin) -> ConnectedClients:
         """Return the connected clients. Raises ClientError."""
         return list_clients(admin)
 
@@ -130,7 +137,7 @@ class GroupResources:
     def put_group(
         self, admin: Admin, group: Name, max_retries: Retries | None = None, enabled: bool | None = None,
         broadcast: bool | None = None,
-    ) -> Plan:  # fmt: skip
+    ) -> Prepared:  # fmt: skip
         """Create or change a group; a setting that is not given keeps its value. Raises ClientError."""
         check_group(group)
         before = admin.groups().get(group)
@@ -146,7 +153,7 @@ class GroupResources:
         return plan(verb, f"group {group}", partial(admin.put_group, after), rows)
 
     @route("DELETE", "/groups/{group}", "group delete {group} {keep_offsets?--keep-offsets}")
-    def delete_group(self, admin: Admin, group: Name, keep_offsets: bool = False) -> Plan:
+    def delete_group(self, admin: Admin, group: Name, keep_offsets: bool = False) -> Prepared:
         """Delete a group without members. Raises ClientError, ApiError."""
         _check_exists(admin, group)
         if members := [member.client_id for member in members_of(admin, group)]:
@@ -165,7 +172,7 @@ class GroupResources:
     def reset(
         self, admin: Admin, group: Name, topic: Name, to: Short | None = None, queue: Short | None = None,
         offset: Offset | None = None,
-    ) -> Plan:  # fmt: skip
+    ) -> Prepared:  # fmt: skip
         """Reset the offsets of a group in a topic.
 
         `to` is earliest, latest or a time; `queue` is `broker:queue`, with `offset` or with `to`. Raises
@@ -174,12 +181,12 @@ class GroupResources:
         return _move(admin, group, offsets.targets(admin, topic, to, queue, offset), date_of_position(to))
 
     @route("POST", "/groups/{group}/skip", "offset skip {group} {topic}")
-    def skip(self, admin: Admin, group: Name, topic: Name) -> Plan:
+    def skip(self, admin: Admin, group: Name, topic: Name) -> Prepared:
         """Skip all messages of a topic that a group has not consumed yet. Raises ClientError, ApiError."""
         return _move(admin, group, offsets.offsets_at(admin, topic, "latest"))
 
     @route("POST", "/groups/{group}/clone", "offset clone {group} {target} --topic={topic}")
-    def clone(self, admin: Admin, group: Name, target: Name, topic: Name | None = None) -> Plan:
+    def clone(self, admin: Admin, group: Name, target: Name, topic: Name | None = None) -> Prepared:
         """Copy the offsets of a group to the group `target`. Raises ClientError, ApiError."""
         _check_exists(admin, group)
         rows = offsets.preview_clone(admin, group, target, topic)
@@ -192,7 +199,7 @@ def since(time_ms: int | None, now_ms: int) -> int | None:
     return None if time_ms is None else max(now_ms - time_ms, 0)
 
 
-def _move(admin: Admin, group: str, targets: Mapping[MessageQueue, int], date: str | None = None) -> Plan:
+def _move(admin: Admin, group: str, targets: Mapping[MessageQueue, int], date: str | None = None) -> Prepared:
     def act() -> None:
         for queue, target in targets.items():
             admin.reset_offset(group, queue, target)

@@ -14,7 +14,7 @@ from cluster.client import Admin, MessageExt, MessageQueue
 from cluster.console.api_errors import ApiError
 from cluster.console.routes import Name, Short, route
 from cluster.views.messages import find_messages, message_json
-from cluster.views.scan import Scan, ScanLimits, matcher, scan, search_range
+from cluster.views.scan import ScanLimits, ScanResult, matcher, scan, search_range
 from store.clock import Clock
 
 Bodies = Literal["shown", "masked", "hidden"]
@@ -31,7 +31,7 @@ Limit = Annotated[int, msgspec.Meta(ge=1, le=500)]
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class SearchResult:
     """The result of a search.
 
     Attributes:
@@ -55,9 +55,9 @@ class _Cursors:
     """The positions at which searches stopped, by name; the oldest are dropped."""
 
     def __init__(self) -> None:
-        self._found = Newest[str, tuple[str, Scan, Mapping[MessageQueue, int]]](CURSORS)
+        self._found = Newest[str, tuple[str, ScanResult, Mapping[MessageQueue, int]]](CURSORS)
 
-    def keep(self, topic: str, result: Scan, ends: Mapping[MessageQueue, int]) -> str:
+    def keep(self, topic: str, result: ScanResult, ends: Mapping[MessageQueue, int]) -> str:
         name = secrets.token_urlsafe(12)
         self._found[name] = (topic, result, ends)
         return name
@@ -96,20 +96,20 @@ class MessageResources:
         if not found:
             remedy = "Check the topic; ids are those of the producer or of the broker."
             raise ApiError(404, f"topic {topic!r} has no message {message[:80]!r}", remedy)
-        return [shown(each, self._bodies, whole=True) for each in found]
+        return [shown_message(each, self._bodies, whole=True) for each in found]
 
     @route("GET", "/topics/{topic}/keys", "message query {topic} --key={key} --max={limit}", is_search=True)
     def by_key(self, admin: Admin, topic: Name, key: Key, limit: Keyed = 32) -> Sequence[Mapping[str, Any]]:
         """Return the messages with a key, from the brokers' index. Raises ClientError."""
         found = admin.messages_by_key(topic, key, max_messages=limit)
-        return [shown(each, self._bodies) for each in found]
+        return [shown_message(each, self._bodies) for each in found]
 
     @route("GET", "/topics/{topic}/messages", _search_command, is_search=True)
     def search(
         self, admin: Admin, topic: Name, since: Short | None = None, until: Short | None = None,
         last: Last = 50, tags: Words | None = None, sql: Sql | None = None, key: Words | None = None,
         contains: Words | None = None, limit: Limit = 50, follow: bool = False, cursor: Short | None = None,
-    ) -> Found:  # fmt: skip
+    ) -> SearchResult:  # fmt: skip
         """Search messages, at most 20,000 and 5 s.
 
         It begins at `since` (earliest, latest or a time), or with the `last` messages of each queue; or it
@@ -127,12 +127,12 @@ class MessageResources:
         else:
             begins, ends = search_range(admin, topic, since, until, last)
         result = scan(admin, begins, ends, keep, ScanLimits(found=limit), self._clock)
-        messages = [shown(each, self._bodies) for each in result.messages]
+        messages = [shown_message(each, self._bodies) for each in result.messages]
         kept = self._cursors.keep(topic, result, ends)
-        return Found(messages, result.scanned, result.total, result.unreadable, result.stopped, kept)
+        return SearchResult(messages, result.scanned, result.total, result.unreadable, result.stopped, kept)
 
 
-def shown(message: MessageExt, bodies: Bodies, *, whole: bool = False) -> dict[str, Any]:
+def shown_message(message: MessageExt, bodies: Bodies, *, whole: bool = False) -> dict[str, Any]:
     """Return a message as JSON values, with as much of its body as `bodies` permits.
 
     The body of a list is cut to BODY_CHARACTERS_MAX, unless `whole`.

@@ -13,7 +13,7 @@ from cluster.client import Admin
 from cluster.console.history import Curves
 from cluster.console.resources.lists import Listing, Page, Size, listing
 from cluster.console.rights import Rights
-from cluster.console.routes import Name, Plan, Short, plan, route
+from cluster.console.routes import Name, Prepared, Short, plan, route
 from cluster.console.sampler import Sampler
 from cluster.counted import counted
 from cluster.views.samples import GroupSample
@@ -21,10 +21,10 @@ from cluster.views.topics import (
     TopicDetails,
     TopicProgress,
     TopicSummary,
-    describe_topic,
     list_topics,
     perm_name,
     plan_topic,
+    topic_description,
     topic_progress,
 )
 from store.clock import Clock
@@ -104,7 +104,7 @@ class TopicResources:
     @route("GET", "/topics/{topic}", "topic stats {topic}")
     def topic(self, admin: Admin, topic: Name) -> TopicPage:
         """Return one topic. Raises ClientError."""
-        details, progress = describe_topic(admin, topic), topic_progress(admin, topic)
+        details, progress = topic_description(admin, topic), topic_progress(admin, topic)
         sampled = self._groups_for(admin) or {}
         groups = []
         for group in details.groups:
@@ -127,7 +127,7 @@ class TopicResources:
     def put_topic(
         self, admin: Admin, topic: Name, queues: Queues | None = None, read_queues: ReadQueues | None = None,
         perm: Literal["r", "w", "rw", "none"] | None = None, order: bool | None = None,
-    ) -> Plan:  # fmt: skip
+    ) -> Prepared:  # fmt: skip
         """Create or change a topic; a setting that is not given keeps its value. Raises ClientError."""
         check_topic(topic)
         wanted = plan_topic(admin, topic, queues=queues, read_queues=read_queues, perm=perm, order=order)
@@ -149,7 +149,7 @@ class TopicResources:
         return plan(verb, f"topic {topic} on {', '.join(admin.brokers())}", create, rows)
 
     @route("DELETE", "/topics/{topic}", "topic delete {topic}")
-    def delete_topic(self, admin: Admin, topic: Name) -> Plan:
+    def delete_topic(self, admin: Admin, topic: Name) -> Prepared:
         """Delete a topic. Raises ClientError."""
         progress = topic_progress(admin, topic)
         messages, queues = counted(progress.messages, "message"), counted(len(progress.queues), "queue")

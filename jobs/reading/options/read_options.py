@@ -11,7 +11,7 @@ from cluster.client.transport.topic_route import REPLICAS, Replica
 from jobs.job_errors import OffsetsInvalid, OptionInvalid
 from jobs.option_values import as_choice
 from jobs.reading.group_offsets import GROUP_PREFIX
-from jobs.reading.options.topics import Topics
+from jobs.reading.options.topics import TopicNames
 from jobs.reading.row_filters import PERMISSIVE
 from jobs.reading.schema import ALL_COLUMNS
 from jobs.reading.starting_offsets import EARLIEST, LATEST, Offsets, OffsetsOption, parse_offsets
@@ -70,7 +70,7 @@ class ReadOptions:
     Creating it raises `OptionInvalid` if options contradict each other.
     """
 
-    topics: Topics
+    topics: TopicNames
     starting: Edge = STARTING_EARLIEST
     ending: Edge = ENDING_LATEST
     nameservers: Nameservers | None = None

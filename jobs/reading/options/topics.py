@@ -18,7 +18,7 @@ LABEL_CHARACTERS_MAX = 120
 
 
 @dataclass(frozen=True)
-class Topics:
+class TopicNames:
     """The topics that a read returns: those in `names`, or all whose full name matches `pattern`."""
 
     names: tuple[str, ...] = ()
@@ -62,7 +62,7 @@ def parse_topics(
     topics: Sequence[str] | None = None,
     pattern: str | None = None,
     option_names: tuple[str, str] = ("topics", "topicPattern"),
-) -> Topics:
+) -> TopicNames:
     """Return the topics that the arguments of a read give: one topic, a list, or a regular expression.
 
     `option_names` are the names of the last two arguments in error messages. Raises `OptionInvalid`.
@@ -81,9 +81,9 @@ def parse_topics(
             ) from error
         if not pattern:
             raise OptionInvalid(f"{pattern_option} is empty: use '.*' for all topics")
-        return Topics(pattern=pattern)
+        return TopicNames(pattern=pattern)
     names = (topic,) if topics is None else topics
     if isinstance(names, str) or not names or not all(isinstance(each, str) and each for each in names):
         given = f"topic={topic!r}" if topics is None else f"{list_option}={topics!r}"
         raise OptionInvalid(f"{given} is invalid: give the name of a topic, or a list of names")
-    return Topics(tuple(sorted({str(each) for each in names})))
+    return TopicNames(tuple(sorted({str(each) for each in names})))

@@ -31,8 +31,8 @@ from jobs.spark.stream.plan import (
 )
 from jobs.spark.stream.stream_errors import CheckpointMismatch
 from jobs.spark.stream.stream_manifest import (
-    encode_batch,
     encode_fault,
+    encode_stream_batch,
     epochs_after_batch,
     positions_after,
 )
@@ -272,6 +272,6 @@ class Planner:
         self._epochs = epochs_after(states, self._epochs)
         if (not batch.splits and not missing) or not self._is_running():
             return False
-        self._directory.write(number, encode_batch(number, self._query_id, batch, self._epochs))
+        self._directory.write(number, encode_stream_batch(number, self._query_id, batch, self._epochs))
         self._written = number
         return True

@@ -12,7 +12,7 @@ from pyspark.sql import functions as F  # noqa: N812 - the usual name
 
 from cluster.client import Admin
 from cluster.client.config import ClientConfig
-from jobs.option_values import as_path, literal
+from jobs.option_values import as_path, escaped_pattern
 from jobs.reading.describe import states_of
 from jobs.reading.log_epochs import Epochs, gone_back
 from jobs.reading.options.read_options import ReadOptions
@@ -87,7 +87,7 @@ def read_stream(
         given.get("fetchOffsetRetryIntervalMs", 1000) / 1000,
         int(spark.conf.get(RETAINED_BATCHES)),
     )
-    check_checkpoint(directory, str(read.topics), planned.cluster)
+    check_stream_checkpoint(directory, str(read.topics), planned.cluster)
     directory.create()
     stream = TopicStream(spark, directory, read, planned)
     listener_of(spark).add(stream)
@@ -105,7 +105,7 @@ def messages_of(
     return bodies.finish(ranges.mapInArrow(bodies.mapper(reader), bodies.mapped_schema))
 
 
-def check_checkpoint(directory: StreamManifestDirectory, topic: str, cluster: str) -> None:
+def check_stream_checkpoint(directory: StreamManifestDirectory, topic: str, cluster: str) -> None:
     """Raise `CheckpointMismatch` if the checkpoint belongs to a query of another topic or cluster."""
     source = directory.source()
     if source is None and directory.has_batches():
@@ -173,7 +173,7 @@ class TopicStream:
     @property
     def manifests(self) -> str:
         """The manifest directory, as the path of Spark's file source, which takes it for a pattern."""
-        return literal(self.directory.manifests)
+        return escaped_pattern(self.directory.manifests)
 
     @property
     def metric(self) -> str:

@@ -27,7 +27,7 @@ SCHEMA = (
 Row = Mapping[str, Any]
 
 
-def encode_batch(number: int, query_id: str, batch: Batch, epochs: Epochs) -> bytes:
+def encode_stream_batch(number: int, query_id: str, batch: Batch, epochs: Epochs) -> bytes:
     """Return the content of manifest `number`: the splits and positions of `batch`, with their `epochs`."""
     head = {"number": number, "queryId": query_id}
     # Only one line per queue contains its lag, so that the sum of the column is the lag of the batch.
@@ -43,7 +43,7 @@ def encode_batch(number: int, query_id: str, batch: Batch, epochs: Epochs) -> by
         if queue not in moved
     ]
     for row in rows:
-        epoch = epochs.get(queue_of(row))
+        epoch = epochs.get(queue_of_row(row))
         if epoch is not None and epoch.id:
             row.update(epochAddress=epoch.address, epoch=epoch.id)
     return "".join(json.dumps(row) + "\n" for row in rows).encode()
@@ -68,17 +68,19 @@ def positions_after(rows: list[Row]) -> dict[MessageQueue, int]:
     """Return the next offset to read of each queue after the batch of this manifest."""
     positions: dict[MessageQueue, int] = {}
     for row in rows:
-        queue = queue_of(row)
+        queue = queue_of_row(row)
         positions[queue] = max(positions.get(queue, 0), row["end"])
     return positions
 
 
 def epochs_after_batch(rows: list[Row]) -> dict[MessageQueue, ReadEpoch]:
     """Return the epoch of each position after the batch; an earlier version has written none."""
-    return {queue_of(row): ReadEpoch(row["epochAddress"], row["epoch"]) for row in rows if row.get("epoch")}
+    return {
+        queue_of_row(row): ReadEpoch(row["epochAddress"], row["epoch"]) for row in rows if row.get("epoch")
+    }
 
 
-def queue_of(row: Row) -> MessageQueue:
+def queue_of_row(row: Row) -> MessageQueue:
     """Return the queue that a row of a manifest refers to."""
     return MessageQueue(row["topic"], row["brokerName"], row["queueId"])
 
@@ -94,7 +96,7 @@ def split_of(row: Row) -> Split:
         machine_id=row["machineId"] or "",
         history=row.get("epoch") or "",
     )
-    return Split(queue_of(row), row["begin"], row["end"], location)
+    return Split(queue_of_row(row), row["begin"], row["end"], location)
 
 
 def _range(queue: MessageQueue, begin: int, end: int, lags: dict[MessageQueue, int]) -> dict[str, Any]:

@@ -54,7 +54,7 @@ class ExpressionInvalid(ValueError):
         return f"{self.reason} (at character {self.position + 1})"
 
 
-class Kind(Enum):
+class ValueKind(Enum):
     """The static type of an operand."""
 
     PROPERTY = auto()
@@ -67,12 +67,12 @@ class Kind(Enum):
     """A minus sign before an operand that is not a number: the value is always null."""
 
 
-_TEXTS = frozenset({Kind.PROPERTY, Kind.STRING})
-_NUMBERS = frozenset({Kind.INT, Kind.LONG, Kind.DOUBLE})
-_PARSE: dict[Kind, Callable[[str], int | float]] = {
-    Kind.INT: parse_int,
-    Kind.LONG: parse_long,
-    Kind.DOUBLE: parse_double,
+_TEXTS = frozenset({ValueKind.PROPERTY, ValueKind.STRING})
+_NUMBERS = frozenset({ValueKind.INT, ValueKind.LONG, ValueKind.DOUBLE})
+_PARSE: dict[ValueKind, Callable[[str], int | float]] = {
+    ValueKind.INT: parse_int,
+    ValueKind.LONG: parse_long,
+    ValueKind.DOUBLE: parse_double,
 }
 
 
@@ -90,7 +90,7 @@ class Operand:
             the types of these are checked at compile time.
     """
 
-    kind: Kind
+    kind: ValueKind
     evaluate: Evaluate
     position: int
     depth: int = 1
@@ -100,11 +100,13 @@ class Operand:
     @property
     def name(self) -> str:
         """Return a description of the operand for error messages, such as `a property`."""
-        if self.is_literal and self.kind in (Kind.STRING, Kind.BOOLEAN):
+        if self.is_literal and self.kind in (ValueKind.STRING, ValueKind.BOOLEAN):
             return "NULL" if self.value is None else repr(self.value)
-        return {Kind.PROPERTY: "a property", Kind.STRING: "a string", Kind.BOOLEAN: "a condition"}.get(
-            self.kind, "a number"
-        )
+        return {
+            ValueKind.PROPERTY: "a property",
+            ValueKind.STRING: "a string",
+            ValueKind.BOOLEAN: "a condition",
+        }.get(self.kind, "a number")
 
 
 def nested(position: int, *operands: Operand) -> int:
@@ -118,7 +120,7 @@ def nested(position: int, *operands: Operand) -> int:
     return depth
 
 
-def literal(kind: Kind, value: Value, position: int) -> Operand:
+def literal(kind: ValueKind, value: Value, position: int) -> Operand:
     """Return the operand for a string, a number, TRUE, FALSE or NULL in the expression."""
     return Operand(kind, lambda _: value, position, value=value, is_literal=True)
 
@@ -180,7 +182,7 @@ def _last_value(properties: bytes, prefix: bytes) -> str | None:
 
 def property_of(read: Evaluate, position: int) -> Operand:
     """Return the operand for a message property; see `PropertyReaders`."""
-    return Operand(Kind.PROPERTY, read, position)
+    return Operand(ValueKind.PROPERTY, read, position)
 
 
 def parenthesized(inner: Operand, position: int) -> Operand:
@@ -201,7 +203,7 @@ def negation(inner: Operand, position: int) -> Operand:
     def null(properties: bytes) -> None:
         evaluate(properties)  # only for its ValueError: then the message does not match
 
-    return Operand(Kind.NULL, null, position, depth)
+    return Operand(ValueKind.NULL, null, position, depth)
 
 
 # ---- conditions
@@ -217,9 +219,9 @@ def truth_of(value: Operand) -> Truth:
         ExpressionInvalid: The operand is neither a condition nor a property.
     """
     evaluate = value.evaluate
-    if value.kind is Kind.BOOLEAN:
+    if value.kind is ValueKind.BOOLEAN:
         return evaluate  # type: ignore[return-value]  # a BOOLEAN evaluates to a bool or None
-    if value.kind is not Kind.PROPERTY:
+    if value.kind is not ValueKind.PROPERTY:
         raise ExpressionInvalid(f"{value.name} is not a condition: compare it with a value", value.position)
     return lambda properties: None if evaluate(properties) is None else False
 
@@ -232,7 +234,7 @@ def not_(inner: Operand, position: int) -> Operand:
         value = truth(properties)
         return None if value is None else not value
 
-    return Operand(Kind.BOOLEAN, evaluate, position, nested(position, inner))
+    return Operand(ValueKind.BOOLEAN, evaluate, position, nested(position, inner))
 
 
 def all_of(operands: Sequence[Operand]) -> Operand:
@@ -260,7 +262,7 @@ def _chain(operands: Sequence[Operand], *, decisive: bool) -> Operand:
                 result = None
         return result
 
-    return Operand(Kind.BOOLEAN, evaluate, position, nested(position, *operands))
+    return Operand(ValueKind.BOOLEAN, evaluate, position, nested(position, *operands))
 
 
 # ---- comparisons
@@ -272,17 +274,17 @@ def ordered(left: Operand, symbol: str, right: Operand) -> Operand:
     Raises ExpressionInvalid if one side is a string or a condition.
     """
     for each in (left, right):
-        if each.kind is Kind.BOOLEAN or each.kind is Kind.STRING:
+        if each.kind is ValueKind.BOOLEAN or each.kind is ValueKind.STRING:
             raise ExpressionInvalid(
                 f"{each.name} cannot be compared by {symbol}: only numbers and properties can", each.position
             )
     compare = _ORDERS[symbol]
     depth = nested(left.position, left, right)
-    if left.kind is Kind.PROPERTY and right.kind in (Kind.INT, Kind.LONG):
+    if left.kind is ValueKind.PROPERTY and right.kind in (ValueKind.INT, ValueKind.LONG):
         evaluate = _against_whole(left.evaluate, compare, _PARSE[right.kind], right.value)
     else:
         evaluate = _unless_null(left.evaluate, right.evaluate, _order(left.kind, compare, right.kind))
-    return Operand(Kind.BOOLEAN, evaluate, left.position, depth)
+    return Operand(ValueKind.BOOLEAN, evaluate, left.position, depth)
 
 
 _Compare = Callable[[float, float], bool]
@@ -320,7 +322,7 @@ def _unless_null(left: Evaluate, right: Evaluate, compare: Callable[..., bool]) 
     return evaluate
 
 
-def _order(left: Kind, compare: _Compare, right: Kind) -> Callable[..., bool]:
+def _order(left: ValueKind, compare: _Compare, right: ValueKind) -> Callable[..., bool]:
     """Return the function that applies `compare` to two values of these kinds; neither value is null."""
     if left in _TEXTS and right in _TEXTS:
         return lambda first, second: compare(compare_doubles(parse_double(first), parse_double(second)), 0)
@@ -331,7 +333,7 @@ def _order(left: Kind, compare: _Compare, right: Kind) -> Callable[..., bool]:
     if right in _TEXTS and convert_right is not None:
         inner = _order(left, compare, left)
         return lambda first, second: inner(first, convert_right(second))
-    if Kind.DOUBLE in (left, right):
+    if ValueKind.DOUBLE in (left, right):
         return lambda first, second: compare(compare_doubles(float(first), float(second)), 0)
     return compare
 
@@ -345,7 +347,12 @@ def equal(left: Operand, right: Operand) -> Operand:
     for each in (left, right):
         if each.is_literal and each.value is None:
             raise ExpressionInvalid("NULL cannot be compared by =: write IS NULL", each.position)
-    if left.is_literal and left.kind is Kind.BOOLEAN and right.is_literal and right.kind is not Kind.BOOLEAN:
+    if (
+        left.is_literal
+        and left.kind is ValueKind.BOOLEAN
+        and right.is_literal
+        and right.kind is not ValueKind.BOOLEAN
+    ):
         raise ExpressionInvalid(f"{left.name} cannot be compared with {right.name}", left.position)
     compare = _equality(left.kind, right.kind)
     evaluate_left, evaluate_right = left.evaluate, right.evaluate
@@ -356,18 +363,18 @@ def equal(left: Operand, right: Operand) -> Operand:
             return True if second is None else None
         return False if second is None else compare(first, second)
 
-    return Operand(Kind.BOOLEAN, evaluate, left.position, nested(left.position, left, right))
+    return Operand(ValueKind.BOOLEAN, evaluate, left.position, nested(left.position, left, right))
 
 
-def _equality(left: Kind, right: Kind) -> Callable[..., bool]:
+def _equality(left: ValueKind, right: ValueKind) -> Callable[..., bool]:
     """Return the function that tests if two values of these kinds are equal; neither value is null."""
-    if left is Kind.BOOLEAN and right in _TEXTS:
+    if left is ValueKind.BOOLEAN and right in _TEXTS:
         return _fail  # RocketMQ casts the boolean to a string, which fails
-    if left in _TEXTS and right is Kind.BOOLEAN:
+    if left in _TEXTS and right is ValueKind.BOOLEAN:
         return lambda first, second: parse_boolean(first) is second
-    if (left in _TEXTS) == (right in _TEXTS) and Kind.DOUBLE not in (left, right):
+    if (left in _TEXTS) == (right in _TEXTS) and ValueKind.DOUBLE not in (left, right):
         return lambda first, second: type(first) is type(second) and first == second
-    if Kind.BOOLEAN in (left, right):
+    if ValueKind.BOOLEAN in (left, right):
         return lambda first, second: False
     return _order(left, operator.eq, right)
 
@@ -380,7 +387,7 @@ def is_null(inner: Operand) -> Operand:
     """Return the operand for `inner IS NULL`."""
     evaluate = inner.evaluate
     depth = nested(inner.position, inner)
-    return Operand(Kind.BOOLEAN, lambda properties: evaluate(properties) is None, inner.position, depth)
+    return Operand(ValueKind.BOOLEAN, lambda properties: evaluate(properties) is None, inner.position, depth)
 
 
 def between(value: Operand, low: Operand, high: Operand) -> Operand:
@@ -408,7 +415,7 @@ def in_strings(value: Operand, strings: Sequence[str], *, is_negated: bool) -> O
 
     Raises ExpressionInvalid if `value` is not a property.
     """
-    if value.kind is not Kind.PROPERTY:
+    if value.kind is not ValueKind.PROPERTY:
         raise ExpressionInvalid(f"the left side of IN is {value.name}: it must be a property", value.position)
     read, wanted = value.evaluate, frozenset(strings)
 
@@ -416,7 +423,7 @@ def in_strings(value: Operand, strings: Sequence[str], *, is_negated: bool) -> O
         text = read(properties)
         return None if text is None else (text in wanted) is not is_negated
 
-    return Operand(Kind.BOOLEAN, evaluate, value.position, nested(value.position, value))
+    return Operand(ValueKind.BOOLEAN, evaluate, value.position, nested(value.position, value))
 
 
 _STRING_TESTS: dict[str, Callable[[str, str], bool]] = {
@@ -440,4 +447,4 @@ def string_test(value: Operand, name: str, part: str, *, is_negated: bool) -> Op
         text = evaluate_value(properties)
         return isinstance(text, str) and test(text, part) is not is_negated
 
-    return Operand(Kind.BOOLEAN, evaluate, value.position, nested(value.position, value))
+    return Operand(ValueKind.BOOLEAN, evaluate, value.position, nested(value.position, value))

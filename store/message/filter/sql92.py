@@ -16,7 +16,7 @@ from lark.exceptions import UnexpectedCharacters, UnexpectedToken
 
 from store.message.filter import operands
 from store.message.filter.java_values import INT_MAX, LONG_MAX
-from store.message.filter.operands import ExpressionInvalid, Kind, Operand, Truth, literal, truth_of
+from store.message.filter.operands import ExpressionInvalid, Operand, Truth, ValueKind, literal, truth_of
 
 CHARACTERS_MAX = 8_192
 """Maximum length of an expression, in characters."""
@@ -249,7 +249,7 @@ class _Compiler(Transformer[Token, Operand]):
         return operands.parenthesized(value, _position(parenthesis))
 
     def string(self, token: Token) -> Operand:
-        return literal(Kind.STRING, _string_value(token), _position(token))
+        return literal(ValueKind.STRING, _string_value(token), _position(token))
 
     def whole_number(self, token: Token) -> Operand:
         digits = token.rstrip("lL")
@@ -257,7 +257,7 @@ class _Compiler(Transformer[Token, Operand]):
             raise ExpressionInvalid(
                 f"the number {_short(token)} exceeds {LONG_MAX}, the largest long", _position(token)
             )
-        return literal(Kind.INT if value <= INT_MAX else Kind.LONG, value, _position(token))
+        return literal(ValueKind.INT if value <= INT_MAX else ValueKind.LONG, value, _position(token))
 
     def floating_point(self, token: Token) -> Operand:
         value = float(token)
@@ -270,16 +270,16 @@ class _Compiler(Transformer[Token, Operand]):
             raise ExpressionInvalid(
                 f"the number {_short(token)} exceeds 1.8e308, the largest double", _position(token)
             )
-        return literal(Kind.DOUBLE, value, _position(token))
+        return literal(ValueKind.DOUBLE, value, _position(token))
 
     def true(self, token: Token) -> Operand:
-        return literal(Kind.BOOLEAN, value=True, position=_position(token))
+        return literal(ValueKind.BOOLEAN, value=True, position=_position(token))
 
     def false(self, token: Token) -> Operand:
-        return literal(Kind.BOOLEAN, value=False, position=_position(token))
+        return literal(ValueKind.BOOLEAN, value=False, position=_position(token))
 
     def null(self, token: Token) -> Operand:
-        return literal(Kind.BOOLEAN, None, _position(token))
+        return literal(ValueKind.BOOLEAN, None, _position(token))
 
     def property(self, token: Token) -> Operand:
         return operands.property_of(self.readers.of(token), _position(token))

@@ -45,7 +45,7 @@ class Shard(NamedTuple):
         return shard_of(topic, queue_id, self.shards) == self.number
 
 
-class QueueState(NamedTuple):
+class BuiltQueue(NamedTuple):
     """A queue that was built: its state, and the queue offset at which its last file ends."""
 
     topic: str
@@ -67,7 +67,7 @@ class ShardResult:
         lagging: Number of records whose units may be missing, because the store was not closed cleanly.
     """
 
-    queues: list[QueueState] = field(default_factory=list)
+    queues: list[BuiltQueue] = field(default_factory=list)
     checked: int = 0
     refused: dict[int, int] = field(default_factory=dict)
     findings: list[Finding] = field(default_factory=list)
@@ -103,9 +103,9 @@ def build_queues(
     return ShardResult([_state(queue) for queue in table], refused=refused)
 
 
-def _state(queue: ConsumeQueue) -> QueueState:
+def _state(queue: ConsumeQueue) -> BuiltQueue:
     files_end = queue.file_offsets().stop
-    return QueueState(queue.topic, queue.queue_id, queue.snapshot(is_last=False), files_end)
+    return BuiltQueue(queue.topic, queue.queue_id, queue.snapshot(is_last=False), files_end)
 
 
 def check_queues(

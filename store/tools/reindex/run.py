@@ -38,7 +38,7 @@ Task = Callable[[], Any]
 _LOST = "records of it are damaged: stop the broker and use `raymq reindex store`"
 
 
-class Engine(Protocol):
+class TaskEngine(Protocol):
     """Runs the tasks of a stage, which are picklable functions, in any order and in any process."""
 
     @property
@@ -97,7 +97,7 @@ class Reindexed:
 
 
 def reindex(
-    engine: Engine,
+    engine: TaskEngine,
     root: Path,
     *,
     check: bool = False,
@@ -177,7 +177,7 @@ class Repaired:
 
 
 def repair(
-    engine: Engine,
+    engine: TaskEngine,
     root: Path,
     replace: Callable[[SealedFile], str | None],
     *,
@@ -267,7 +267,7 @@ class _KnownScans:
 class _Reindex:
     """One re-index of a store, which the caller has locked."""
 
-    def __init__(self, engine: Engine, files: StoreFiles, *, with_index: bool) -> None:
+    def __init__(self, engine: TaskEngine, files: StoreFiles, *, with_index: bool) -> None:
         self._engine = engine
         self._files = files
         self._with_index = with_index

@@ -18,7 +18,7 @@ from store.consumequeue.unit import FILLER_SIZE, UNIT_BYTES
 from store.message.crc import running_crc
 from store.message.record import decode_record
 from store.store_errors import StoreError
-from store.tools.reindex.queues import QueueState, Shard, build_queues
+from store.tools.reindex.queues import BuiltQueue, Shard, build_queues
 from store.tools.reindex.store_files import StoreFiles
 from store.tools.verify.index import LogExtent
 
@@ -84,7 +84,7 @@ def build_sealed(files: StoreFiles, extent: LogExtent, bases: Sequence[int], sha
     return result._replace(queues=len(states))
 
 
-def _full_files(state: QueueState, units: int) -> range:
+def _full_files(state: BuiltQueue, units: int) -> range:
     """Return the queue offsets at which the full files of a queue begin; a file has `units` units."""
     _, min_offset, next_offset, *_ = state.snapshot
     first = -(-min_offset // units) * units

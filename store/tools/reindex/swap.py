@@ -22,7 +22,7 @@ from store.recovery.opening import CONSUME_QUEUE, INDEX
 from store.recovery.summary import DerivedSummary, QueueSnapshots, summary_path
 from store.recovery.tail import Tail
 from store.store_errors import StoreError
-from store.tools.reindex.queues import QueueState
+from store.tools.reindex.queues import BuiltQueue
 from store.tools.reindex.store_files import StoreFiles
 
 _DIRECTORIES = (CONSUME_QUEUE, INDEX)
@@ -59,7 +59,7 @@ def swap(
     files: StoreFiles,
     log_begin: int,
     tail: Tail,
-    queues: Sequence[QueueState],
+    queues: Sequence[BuiltQueue],
     index_files: list[IndexSnapshot] | None,
 ) -> None:
     """Replace the consume queues and index files of the store by those in the work directory.
@@ -101,7 +101,7 @@ def _write_summary(
     files: StoreFiles,
     log_begin: int,
     tail: Tail,
-    queues: Sequence[QueueState],
+    queues: Sequence[BuiltQueue],
     index_files: list[IndexSnapshot] | None,
 ) -> None:
     """Write raymq.derived, for a store in which these queues and index files are dispatched up to `tail`."""

@@ -14,7 +14,7 @@ from actors.broker.metadata import consumer_offsets
 from actors.broker.metadata import tables as tables_module
 from actors.broker.reading.pull import SUBSCRIPTION
 from actors.nameserver.kv_config import CHARS_MAX, KVConfig
-from actors.nameserver.route_table import BrokerIdentity, RouteTable
+from actors.nameserver.route_table import Registrant, RouteTable
 from actors.remoting.admin_headers import CloneGroupOffsetHeader, ResetOffsetHeader
 from actors.remoting.bodies.locks import LockedQueues, LockRequest
 from actors.remoting.bodies.routes import RegisterBrokerBody
@@ -38,7 +38,7 @@ from tests.actors.broker.brokers import Peer, registered_broker, run, settings_o
 from tests.eventually import eventually_async
 
 TOPIC = {"perm": 6, "readQueueNums": 1, "writeQueueNums": 1, "topicSysFlag": 0}
-A = BrokerIdentity("c", "broker-a", 0, "a:1")
+A = Registrant("c", "broker-a", 0, "a:1")
 
 
 def test_parts_of_a_registration_fit_into_frames_and_have_all_topics() -> None:
@@ -205,7 +205,7 @@ def test_nameserver_bounds_brokers_topics_and_kv_config() -> None:
     routes = RouteTable(max_brokers=1, max_topics=2)
     routes.register(A, RegisterBrokerBody(DataVersion(1), {"One": TOPIC}), "x", 0, 9)
     with pytest.raises(Refused, match="max_brokers = 1"):
-        routes.register(BrokerIdentity("c", "b", 0, "b:1"), RegisterBrokerBody(), "x", 0, 9)
+        routes.register(Registrant("c", "b", 0, "b:1"), RegisterBrokerBody(), "x", 0, 9)
     with pytest.raises(Refused, match="max_topics = 2"):
         routes.register(
             A, RegisterBrokerBody(DataVersion(2), dict.fromkeys(("1", "2", "3"), TOPIC)), "x", 0, 9

@@ -11,13 +11,13 @@ from google.protobuf.duration_pb2 import Duration
 
 from actors.gateway.access import Access
 from actors.gateway.consumers import Consumers
-from actors.gateway.groups import Group, Groups
+from actors.gateway.groups import GatewayGroup, GatewayGroups
 from actors.gateway.grpc.calls import Call
-from actors.gateway.members import Members
+from actors.gateway.members import GatewayMembers
 from actors.gateway.proto import definition_pb2 as v2
 from actors.gateway.proto import service_pb2 as rpc
-from actors.gateway.receipts import Renewals
-from actors.gateway.topics import Topic, Topics
+from actors.gateway.receipts import ReceiptRenewals
+from actors.gateway.topics import GatewayTopics, Topic
 from actors.remoting.bodies.routes import BrokerData, TopicRouteData
 from actors.remoting.client import RemotingClient
 from actors.remoting.codes import RequestCode
@@ -46,7 +46,7 @@ class ClaimingBroker:
     async def get(self, name: str, topic: str = "") -> Any:
         """Return a topic, or the settings of a group."""
         if topic:
-            return Group(is_fifo=False, retry_max=RETRY_MAX, since_ns=0)
+            return GatewayGroup(is_fifo=False, retry_max=RETRY_MAX, since_ns=0)
         has_left = self._is_leaving and self.has_claimed.is_set()
         brokers = [] if has_left else [BrokerData("c", "broker-a", {0: "127.0.0.1:1"})]
         return Topic(name, TopicRouteData(broker_datas=brokers), (), 0)
@@ -100,17 +100,21 @@ class ReceiveCall:
         self.sent.append(response)
 
 
-def members_of(broker: ClaimingBroker) -> Members:
-    return Members(cast("Topics", broker), cast("RemotingClient", broker), SystemClock())
+def members_of(broker: ClaimingBroker) -> GatewayMembers:
+    return GatewayMembers(cast("GatewayTopics", broker), cast("RemotingClient", broker), SystemClock())
 
 
 def consumers_of(
-    broker: ClaimingBroker, renewals: Renewals | None = None, members: Members | None = None
+    broker: ClaimingBroker, renewals: ReceiptRenewals | None = None, members: GatewayMembers | None = None
 ) -> Consumers:
-    client, topics, groups = cast("RemotingClient", broker), cast("Topics", broker), cast("Groups", broker)
+    client, topics, groups = (
+        cast("RemotingClient", broker),
+        cast("GatewayTopics", broker),
+        cast("GatewayGroups", broker),
+    )
     clock = SystemClock()
     access = Access(None, client, clock, 1000, 1000)
-    renewals = Renewals(clock) if renewals is None else renewals
+    renewals = ReceiptRenewals(clock) if renewals is None else renewals
     members = members_of(broker) if members is None else members
     return Consumers(access, topics, groups, members, renewals, client, clock, 1000)
 
@@ -150,7 +154,7 @@ def test_messages_of_a_cancelled_receive_are_each_released() -> None:
 def test_messages_that_a_client_does_not_read_are_released_when_it_cancels() -> None:
     async def story() -> None:
         broker = ClaimingBroker()
-        renewals, call = Renewals(SystemClock()), ReceiveCall(reads=2, auto_renew=True)
+        renewals, call = ReceiptRenewals(SystemClock()), ReceiveCall(reads=2, auto_renew=True)
         broker.may_respond.set()
         task = receiving(consumers_of(broker, renewals), call)
         await call.is_blocked.wait()  # in the second message

@@ -10,7 +10,7 @@ import pytest
 from google.protobuf.duration_pb2 import Duration
 
 from actors.gateway.callers import Caller
-from actors.gateway.clients import Clients
+from actors.gateway.clients import GatewayClients
 from actors.gateway.proto import service_pb2 as rpc
 from actors.gateway.proto.definition_pb2 import (
     ClientType,
@@ -23,7 +23,7 @@ from actors.gateway.proto.definition_pb2 import (
     Subscription,
     SubscriptionEntry,
 )
-from actors.gateway.receipts import CLIENT_TIMEOUT_MS, Handle, Renewal, Renewals
+from actors.gateway.receipts import CLIENT_TIMEOUT_MS, Handle, ReceiptRenewals, Renewal
 from actors.gateway.statuses import RpcFailed
 from actors.remoting.bodies.connected import ConsumerConnection
 from actors.remoting.codes import RequestCode
@@ -251,7 +251,7 @@ def handle(pop_ms: int) -> Handle:
 
 def test_renewals_are_due_before_the_message_is_visible() -> None:
     clock = ClockAtRest(0)
-    renewals = Renewals(clock)
+    renewals = ReceiptRenewals(clock)
 
     def due(now_ms: int) -> list[Renewal]:
         clock.set_wall_ms(now_ms)
@@ -272,7 +272,7 @@ def test_renewals_are_due_before_the_message_is_visible() -> None:
 
 
 def test_messages_of_a_client_without_heartbeats_are_not_renewed(clock: ClockAtRest) -> None:
-    renewals, now_ms = Renewals(clock), clock.wall_ms()
+    renewals, now_ms = ReceiptRenewals(clock), clock.wall_ms()
     callers = [Caller("killed", "alice"), Caller("alive", "alice")]
     for caller in callers:
         for user in ("alice", "bob"):
@@ -281,7 +281,7 @@ def test_messages_of_a_client_without_heartbeats_are_not_renewed(clock: ClockAtR
     clock.advance(CLIENT_TIMEOUT_MS - 1)
     assert len(list(renewals.due())) == 4
     unused: Any = None
-    clients = Clients(unused, unused, unused, "gateway", unused, unused, renewals)
+    clients = GatewayClients(unused, unused, unused, "gateway", unused, unused, renewals)
     beat = rpc.HeartbeatRequest(group=GROUP, client_type=ClientType.PUSH_CONSUMER)
     asyncio.run(clients.heartbeat(unused, Caller("alive", "alice", "192.0.2.9"), beat))
     clock.advance(1)
@@ -292,7 +292,7 @@ def test_messages_of_a_client_without_heartbeats_are_not_renewed(clock: ClockAtR
 def test_another_user_cannot_end_a_renewal() -> None:
     async def story() -> None:
         clock = ClockAtRest(0)
-        renewals, text = Renewals(clock), handle(0).encode()
+        renewals, text = ReceiptRenewals(clock), handle(0).encode()
         renewals.add(Renewal(Caller("c1", "alice"), "g", "T", handle(0), until_ms=100_000))
         clock.set_wall_ms(40_000)
         [renewal] = renewals.due()

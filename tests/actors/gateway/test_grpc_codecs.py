@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from actors.gateway.grpc.gzip_data import GzipInvalid, inflate
 from actors.gateway.grpc.messages import MessageReader, encode_frame
-from actors.gateway.grpc.status import CallFailed, decode_timeout_ns, encode_message
+from actors.gateway.grpc.status import CallFailed, decode_timeout_ns, encode_status_text
 
 
 @pytest.mark.parametrize(
@@ -28,7 +28,7 @@ def test_invalid_timeouts_are_refused(text: str) -> None:
 
 
 def test_messages_of_status_are_percent_encoded() -> None:
-    assert encode_message("100 % – \n") == "100 %25 %E2%80%93 %0A"
+    assert encode_status_text("100 % – \n") == "100 %25 %E2%80%93 %0A"
 
 
 @given(

@@ -9,13 +9,13 @@ from typing import Any
 
 from actors.gateway.access import Access
 from actors.gateway.callers import Caller
-from actors.gateway.clients import Clients
+from actors.gateway.clients import GatewayClients
 from actors.gateway.consumers import Consumers
-from actors.gateway.groups import Groups
-from actors.gateway.members import Members
-from actors.gateway.receipts import Handle, Renewal, Renewals
+from actors.gateway.groups import GatewayGroups
+from actors.gateway.members import GatewayMembers
+from actors.gateway.receipts import Handle, ReceiptRenewals, Renewal
 from actors.gateway.sends import Sends
-from actors.gateway.topics import Topics
+from actors.gateway.topics import GatewayTopics
 from actors.remoting.bodies.routes import BrokerData, ClusterInfo, QueueData, TopicRouteData
 from actors.remoting.codes import ResponseCode
 from actors.remoting.command import RemotingCommand
@@ -81,16 +81,18 @@ class Gateway:
         self.brokers = TwoBrokers()
         self._clock = clock
         client: Any = self.brokers
-        self.topics = Topics(client, client, clock, REFRESH_MS, TIMEOUT_MS)
-        self.groups = Groups(self.topics, client, clock, REFRESH_MS, TIMEOUT_MS)
-        self.renewals = Renewals(clock)
+        self.topics = GatewayTopics(client, client, clock, REFRESH_MS, TIMEOUT_MS)
+        self.groups = GatewayGroups(self.topics, client, clock, REFRESH_MS, TIMEOUT_MS)
+        self.renewals = ReceiptRenewals(clock)
         self.sends = Sends(self.topics, client, clock, TIMEOUT_MS)
         self.access = Access(client if has_users else None, client, clock, REFRESH_MS, TIMEOUT_MS)
-        members = Members(self.topics, client, clock)
+        members = GatewayMembers(self.topics, client, clock)
         self.consumers = Consumers(
             self.access, self.topics, self.groups, members, self.renewals, client, clock, TIMEOUT_MS
         )
-        self.clients = Clients(self.access, self.topics, client, "gw", self.groups, members, self.renewals)
+        self.clients = GatewayClients(
+            self.access, self.topics, client, "gw", self.groups, members, self.renewals
+        )
 
     def renew(self, group: str, broker_name: str = "broker-a") -> Renewal:
         """Renew a message of a group that is due now."""

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import structlog
 
-from actors.nameserver.route_table import BrokerIdentity, RouteTable
+from actors.nameserver.route_table import Registrant, RouteTable
 from actors.remoting.bodies.routes import RegisterBrokerBody
 from actors.remoting.remoting_errors import Refused
 from store.message.data_version import DataVersion
@@ -42,7 +42,7 @@ class Brokers:
     ) -> tuple[str, str] | None:
         where = address or f"{name}:{broker_id}"
         return self.table.register(
-            BrokerIdentity("C", name, broker_id, where, f"ha-{where}"),
+            Registrant("C", name, broker_id, where, f"ha-{where}"),
             RegisterBrokerBody(DataVersion(counter, 0, state_version), topics(*names, **options)),
             connection or where,
             now_ns,
@@ -50,7 +50,7 @@ class Brokers:
         )
 
     def register_configs(self, name: str, configs: dict[str, dict[str, Any]], counter: int = 1) -> None:
-        identity = BrokerIdentity("C", name, 0, f"{name}:0")
+        identity = Registrant("C", name, 0, f"{name}:0")
         self.table.register(identity, RegisterBrokerBody(DataVersion(counter), configs), name, 0, EXPIRY_NS)
 
     def route(self, topic: str) -> dict[str, tuple[int, int]] | None:

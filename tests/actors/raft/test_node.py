@@ -32,7 +32,7 @@ from actors.raft.node import (
     Flushed,
     GroupRecordAppended,
     RaftNode,
-    Repaired,
+    RangeRepaired,
     Tick,
     Trimmed,
 )
@@ -55,7 +55,7 @@ def a_node(
 
 
 def sent(effects: list[Any], kind: type) -> list[Any]:
-    return [each.message for each in effects if isinstance(each, do.Send) and isinstance(each.message, kind)]
+    return [each.message for each in effects if isinstance(each, do.Post) and isinstance(each.message, kind)]
 
 
 def of(effects: list[Any], kind: type) -> list[Any]:
@@ -88,7 +88,7 @@ def opened(node: RaftNode) -> int:
 def test_term_and_vote_are_saved_before_the_vote_leaves() -> None:
     effects = a_node().on(VoteRequest(B, 5, False, 0, 0), 10)
     kinds = [type(each) for each in effects]
-    assert kinds.index(do.SaveTerm) < kinds.index(do.Send)
+    assert kinds.index(do.SaveTerm) < kinds.index(do.Post)
     assert of(effects, do.SaveTerm)[0].saved[:2] == (5, B)
     assert sent(effects, VoteResponse)[0].is_granted
 
@@ -358,7 +358,7 @@ def test_damaged_range_is_repaired_from_the_leader_before_the_replica_stands() -
     effects = node.on(Records(B, 4, fetch.request_id, 100, 100, 100, (), b""), 900)
     assert sent(effects, RepairRequest) == [RepairRequest(A, 4, 20, 40)]
     assert node.on(RepairBytes(B, 4, 20, bytes(20)), 901) == [do.RepairRange(20, bytes(20))]
-    node.on(Repaired(), 902)
+    node.on(RangeRepaired(), 902)
     assert node.is_electable
 
 

@@ -16,9 +16,9 @@ from actors.remoting.bodies.progress import (
     TopicOffset,
     TopicStatsTable,
     decode_consume_stats_list,
-    decode_offsets,
+    decode_progress_offsets,
     encode_consume_stats_list,
-    encode_offsets,
+    encode_progress_offsets,
 )
 from actors.remoting.command import Buffer
 from store.message.message_queue import MessageQueue
@@ -51,7 +51,7 @@ DECODED: list[tuple[Callable[[Buffer], object], object, bytes]] = [
     (TopicStatsTable.decode, TOPIC_STATS, TOPIC_STATS_BODY),
     (ConsumeStats.decode, CONSUME_STATS, CONSUME_STATS_BODY),
     (decode_consume_stats_list, CONSUME_STATS_LIST, CONSUME_STATS_LIST_BODY),
-    (decode_offsets, OFFSETS, OFFSETS_BODY),
+    (decode_progress_offsets, OFFSETS, OFFSETS_BODY),
 ]
 NAMES = ["topic stats", "consume stats", "consume stats list", "offsets"]
 
@@ -60,7 +60,7 @@ def test_queue_maps_encode_to_the_bytes_of_rocketmq() -> None:
     assert TOPIC_STATS.encode() == TOPIC_STATS_BODY
     assert CONSUME_STATS.encode() == CONSUME_STATS_BODY
     assert encode_consume_stats_list(CONSUME_STATS_LIST, "127.0.0.1:63640") == CONSUME_STATS_LIST_BODY
-    assert encode_offsets(OFFSETS) == OFFSETS_BODY
+    assert encode_progress_offsets(OFFSETS) == OFFSETS_BODY
     assert encode_of_member({Q1: 3}) == (
         b'{"consumerTable":{},"messageQueueTable":{{"brokerName":"broker-a","queueId":1,"topic":"T"}:3}}'
     )
@@ -106,4 +106,4 @@ def test_queue_maps_round_trip(
     assert ConsumeStats.decode(stats.encode()) == stats
     listed = {"G": [stats, stats], "none": []}
     assert decode_consume_stats_list(encode_consume_stats_list(listed, "h:1")) == listed
-    assert decode_offsets(encode_offsets(offsets)) == offsets
+    assert decode_progress_offsets(encode_progress_offsets(offsets)) == offsets

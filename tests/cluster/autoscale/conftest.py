@@ -13,7 +13,7 @@ import psutil
 import pytest
 import yaml
 
-from cluster.autoscale.experiments.nodes.local_ray import LocalRay, NodeType
+from cluster.autoscale.experiments.nodes.local_ray import LocalRay, NodeKind
 from cluster.session.ray_head import MARK_ENV, read_record
 from cluster.topology.topology import Topology
 from cluster.topology.topology_file import load_topology
@@ -81,7 +81,7 @@ def elastic(raymq: RayMQ, tmp_path: Path) -> Iterator[ElasticCluster]:
     """
     home = tmp_path / "home"
     home.mkdir()
-    ray = LocalRay(home, [NodeType("broker", {"broker_slot": 1}, MAX_BROKERS)], has_dashboard=True)
+    ray = LocalRay(home, [NodeKind("broker", {"broker_slot": 1}, MAX_BROKERS)], has_dashboard=True)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RAYMQ_HOME", str(home))
         write_topology(tmp_path / "elastic.yaml")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cluster.autoscale.controller import Controller, Limits
+from cluster.autoscale.controller import Controller, FleetLimits
 from cluster.autoscale.decisions import START_S
 from cluster.autoscale.rules import Rules
 from cluster.driver.drain import GroupLag
@@ -18,12 +18,12 @@ class Run:
     """A controller with its fleet and a clock that each tick advances by TICK_S."""
 
     def __init__(
-        self, fleet: FakeFleet | None = None, limits: Limits | None = None, rules: Rules = RULES
+        self, fleet: FakeFleet | None = None, limits: FleetLimits | None = None, rules: Rules = RULES
     ) -> None:
         self.fleet = fleet or FakeFleet()
         self.now_s = 0.0
         self.controller = Controller(
-            rules, limits or Limits(drain_timeout_s=30), self.fleet, lambda: self.now_s
+            rules, limits or FleetLimits(drain_timeout_s=30), self.fleet, lambda: self.now_s
         )
 
     def ticks(self, count: int) -> None:
@@ -90,7 +90,7 @@ def test_broker_with_unread_messages_stays_after_the_deadline() -> None:
 @pytest.mark.parametrize("ignores", [False, True])
 def test_offline_group_blocks_a_drain_only_until_the_deadline(ignores: bool) -> None:
     fleet = FakeFleet(serving={"b-1": True, "b-2": True}, groups=[GroupLag("offline", 0, 9)])
-    run = Run(fleet, Limits(drain_timeout_s=30, ignore_offline_groups=ignores))
+    run = Run(fleet, FleetLimits(drain_timeout_s=30, ignore_offline_groups=ignores))
     run.ticks(13)
     assert ("remove b-2" in fleet.calls) is ignores
     assert ("cancel b-2" in fleet.calls) is not ignores
@@ -123,7 +123,7 @@ def test_broker_that_never_served_is_removed_without_a_drain() -> None:
 
 
 def test_paused_controller_and_dry_run_decide_but_do_not_act() -> None:
-    dry = Run(limits=Limits(dry_run=True))
+    dry = Run(limits=FleetLimits(dry_run=True))
     paused = Run()
     paused.controller.pause()
     for run in (dry, paused):
@@ -138,7 +138,7 @@ def test_paused_controller_and_dry_run_decide_but_do_not_act() -> None:
 
 
 def test_dry_run_would_remove_brokers_without_load() -> None:
-    run = Run(FakeFleet(serving={"b-1": True, "b-2": True}), Limits(dry_run=True))
+    run = Run(FakeFleet(serving={"b-1": True, "b-2": True}), FleetLimits(dry_run=True))
     run.ticks(6)
     status = run.controller.status()
     assert (status["target"], status["decision"]["target"]) == (2, 1), status["decision"]["reason"]

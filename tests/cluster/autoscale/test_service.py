@@ -10,7 +10,7 @@ from typing import Any
 
 from actors.host.service_host import EXIT_SERVICE_FAILED, ServiceHost
 from cluster.autoscale.autoscaler_settings import AutoscalerSettings
-from cluster.autoscale.controller import Controller, Limits, Observed
+from cluster.autoscale.controller import Controller, FleetLimits, Observed
 from cluster.autoscale.rules import Rules
 from cluster.autoscale.service import AutoscalerService
 from cluster.driver.drain import GroupLag
@@ -41,7 +41,7 @@ class Autoscaler:
 
     def _make(self) -> AutoscalerService:
         def controller() -> Controller:
-            return Controller(RULES, Limits(), self._fleet, lambda: next(self._seconds))
+            return Controller(RULES, FleetLimits(), self._fleet, lambda: next(self._seconds))
 
         settings = AutoscalerSettings(rules=RULES, interval_s=0.1, metrics_port=0)
         self.service = AutoscalerService(

@@ -14,7 +14,7 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from cluster.bench.omb.figures import BUCKETS_PER_E, Histogram
+from cluster.bench.omb.figures import BUCKETS_PER_E, LatencyHistogram
 from cluster.bench.omb.java_clients import java_clients
 from cluster.bench.omb.rate import FIRST_RATE, Pacer, RateSearch
 from cluster.bench.omb.workload import read_workload
@@ -129,7 +129,7 @@ def test_options_of_other_benchmarks_are_refused(words: str, problem: str) -> No
 
 
 def test_percentiles_are_at_most_one_percent_wrong() -> None:
-    times = Histogram()
+    times = LatencyHistogram()
     for us in range(1, 10_001):
         times.add(us)
     for percent in (50, 75, 95, 99, 99.9):
@@ -138,7 +138,7 @@ def test_percentiles_are_at_most_one_percent_wrong() -> None:
 
 
 def test_times_of_another_process_count_as_own() -> None:
-    own, other = Histogram(), Histogram()
+    own, other = LatencyHistogram(), LatencyHistogram()
     for us in (1, 5, 5, 700, 1_000_000):
         own.add(us)
     counts = Counter(int(math.log(us) * BUCKETS_PER_E) for us in (1, 5, 5, 700, 1_000_000))

@@ -42,7 +42,7 @@ from cluster.driver import fleet
 from cluster.driver.driver import Driver
 from cluster.driver.health import probe
 from cluster.driver.kinds import BROKER, NAMESERVER
-from cluster.driver.launch_report import Report
+from cluster.driver.launch_report import Reporter
 from cluster.driver.migration import migrate_broker
 from cluster.driver.plan import Running
 from cluster.driver.promotion import Promotion
@@ -53,7 +53,7 @@ from cluster.topology.topology_file import Source
 from cluster.views.raft_migration import MemberSteps
 from cluster.waiting import Waiting
 from jobs.job_errors import FetchFailed
-from jobs.reading.connection import Connection
+from jobs.reading.connection import ReaderConnection
 from store.clock import SystemClock
 from store.message.message_queue import MessageQueue
 from tests.actors.broker.brokers import TIMEOUT_MS
@@ -240,7 +240,7 @@ def test_foreign_broker_gets_no_message_of_a_client_and_makes_it_use_none(
         use(protected.address)
         assert not forger.learned, forger.learned
     with pytest.raises(FetchFailed, match="is not signed with the key of the request"):
-        Connection(forger.address)
+        ReaderConnection(forger.address)
 
 
 def test_foreign_broker_gains_nothing_from_an_autoscaler(
@@ -284,7 +284,7 @@ class Replicas:
         monkeypatch.setattr(Driver, "stop", lambda _, action, **__: self.done.append(action.name))
         monkeypatch.setattr(Driver, "connected", lambda _: nullcontext())
         monkeypatch.setattr(Driver, "plan", lambda *_: (None, [self.nameserver, *self.specs]))
-        self.driver = Driver(topology, Source("t.yaml", {}, {}), Report(), migrating="a", dry_run=False)
+        self.driver = Driver(topology, Source("t.yaml", {}, {}), Reporter(), migrating="a", dry_run=False)
         self.driver.raft = RaftGroups(self.driver.home, topology.namespace, lambda *_: None)
 
     def _spec(self, kind: ProcessKind, name: str, port: int, **settings: str) -> ActorSpec:

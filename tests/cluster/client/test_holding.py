@@ -18,7 +18,7 @@ from cluster.client import (
     PushConsumer,
     aio,
 )
-from cluster.client.consumer.queue_work import Limits
+from cluster.client.consumer.queue_work import CacheLimits
 from cluster.client.errors import SubscriptionDiffers, refused
 from cluster.client.group.offset_client import OffsetClient
 from cluster.client.transport.instance import ClientInstance
@@ -84,13 +84,13 @@ def test_limits_are_not_recomputed_for_each_of_many_queues(
     cluster: Cluster, group: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     topic, computed = cluster.topic(queues=100), []
-    limits_of = Limits.of
+    limits_of = CacheLimits.of
 
-    def counted(config: PushConfig, queues_of_topic: int) -> Limits:
+    def counted(config: PushConfig, queues_of_topic: int) -> CacheLimits:
         computed.append(queues_of_topic)
         return limits_of(config, queues_of_topic)
 
-    monkeypatch.setattr(Limits, "of", counted)
+    monkeypatch.setattr(CacheLimits, "of", counted)
     with PushConsumer(cluster.address, group, Seen()) as consumer:
         consumer.subscribe(topic)
         eventually(lambda: len(consumer.assignment()) == 200)

@@ -25,7 +25,7 @@ from cluster.client import (
 )
 from cluster.client.consumer.listener import Listener
 from cluster.client.consumer.push_core import PushCore
-from cluster.client.consumer.queue_work import Limits, QueueWork
+from cluster.client.consumer.queue_work import CacheLimits, QueueWork
 from cluster.client.errors import ConfigInvalid, QueueNotAssigned
 from cluster.client.hooks import ConsumeContext
 from cluster.client.transport.loop_thread import LoopThread
@@ -196,9 +196,9 @@ def test_fetching_stops_at_queue_limits(cluster: Cluster, group: str, limit: dic
 
 def test_topic_limits_are_shared_by_queues_and_at_least_one() -> None:
     config = PushConfig(max_cached_messages_for_topic=3_000, max_cached_bytes_for_topic=3)
-    assert Limits.of(config, 2) == Limits(1_000, 1, 2_000)
-    assert Limits.of(config, 6) == Limits(500, 1, 2_000)
-    assert Limits.of(PushConfig(), 50) == Limits(1_000, 100 << 20, 2_000), "RocketMQ's thresholds"
+    assert CacheLimits.of(config, 2) == CacheLimits(1_000, 1, 2_000)
+    assert CacheLimits.of(config, 6) == CacheLimits(500, 1, 2_000)
+    assert CacheLimits.of(PushConfig(), 50) == CacheLimits(1_000, 100 << 20, 2_000), "RocketMQ's thresholds"
     for name in ("max_cached_messages_for_topic", "consume_timeout_ms", "max_offset_span"):
         with pytest.raises(ConfigInvalid, match=name):
             PushConfig(**{name: 0})  # type: ignore[arg-type]

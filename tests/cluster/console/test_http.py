@@ -16,7 +16,7 @@ import pytest
 
 from cluster.console import api, lanes
 from cluster.console.api_errors import ApiError
-from cluster.console.lanes import Lane
+from cluster.console.lanes import RequestLane
 from cluster.console.resources import messages
 from tests.cluster.client.conftest import Cluster
 from tests.cluster.console.conftest import API, Console
@@ -75,7 +75,7 @@ def test_requests_of_all_clients_are_bounded(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(lanes, "WAITING", replace(lanes.WAITING, limit=3))
 
     async def story() -> None:
-        lane, may_end = Lane("test", 4, 3), threading.Event()
+        lane, may_end = RequestLane("test", 4, 3), threading.Event()
         held = [asyncio.create_task(lane.run(f"client {number}", may_end.wait)) for number in range(3)]
         await asyncio.sleep(0)
         with pytest.raises(ApiError, match="3 requests are waiting, over the limit of 3"):
@@ -90,7 +90,7 @@ def test_requests_of_all_clients_are_bounded(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_client_uses_half_of_the_threads_and_others_the_rest() -> None:
     async def story() -> None:
-        lane, may_end = Lane("test", 4, 3), threading.Event()
+        lane, may_end = RequestLane("test", 4, 3), threading.Event()
         try:
             greedy = [asyncio.create_task(lane.run("greedy", may_end.wait)) for _ in range(9)]
             await asyncio.wait(greedy, return_when=asyncio.FIRST_COMPLETED)

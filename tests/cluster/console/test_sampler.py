@@ -15,7 +15,7 @@ from cluster.console import sampler as sampler_module
 from cluster.console.history import HOUR_POINTS, History
 from cluster.console.sampler import FOLLOWED, Sampler, figures
 from cluster.views.brokers import BrokerLoad, BrokerView
-from cluster.views.samples import STALE_MS, GroupSample, Sample, TopicLag
+from cluster.views.samples import STALE_MS, ClusterState, GroupSample, TopicLag
 from cluster.views.top import topic_rates
 from cluster.views.warnings import notices
 from tests.cluster.client.conftest import Cluster
@@ -119,31 +119,40 @@ def broker(name: str, of: BrokerLoad | None) -> BrokerView:
 @pytest.mark.parametrize(
     ("sample", "texts"),
     [
-        (Sample(), []),
-        (Sample(at_ms=1, brokers=[broker("a", load())], groups={}), []),
-        (Sample(at_ms=1, problems=["a does not respond: refused"]), ["a does not respond: refused"]),
+        (ClusterState(), []),
+        (ClusterState(at_ms=1, brokers=[broker("a", load())], groups={}), []),
+        (ClusterState(at_ms=1, problems=["a does not respond: refused"]), ["a does not respond: refused"]),
         (
-            Sample(at_ms=1, brokers=[broker("a", load(disk_used=0.8))]),
+            ClusterState(at_ms=1, brokers=[broker("a", load(disk_used=0.8))]),
             ["the disk of a is 80% full: it will delete old files early"],
         ),
         (
-            Sample(at_ms=1, brokers=[broker("a", load(dead_letters=2)), broker("b", load(dead_letters=3))]),
+            ClusterState(
+                at_ms=1, brokers=[broker("a", load(dead_letters=2)), broker("b", load(dead_letters=3))]
+            ),
             ["5 dead letters to be resent or purged"],
         ),
-        (Sample(at_ms=1, brokers=[broker("a", replace(load(), raft_voters=3, raft_active_voters=3))]), []),
         (
-            Sample(at_ms=1, brokers=[broker("a", replace(load(), raft_voters=3, raft_active_voters=2))]),
+            ClusterState(
+                at_ms=1, brokers=[broker("a", replace(load(), raft_voters=3, raft_active_voters=3))]
+            ),
+            [],
+        ),
+        (
+            ClusterState(
+                at_ms=1, brokers=[broker("a", replace(load(), raft_voters=3, raft_active_voters=2))]
+            ),
             ["a runs on a bare majority, 2 of 3 replicas: it does not survive the loss of another"],
         ),
         (
-            Sample(at_ms=1, groups={"g": GroupSample({"t": TopicLag(7, 0, 1)}, 100_000)}),
+            ClusterState(at_ms=1, groups={"g": GroupSample({"t": TopicLag(7, 0, 1)}, 100_000)}),
             ["g is 15 min behind on t: 7 messages"],
         ),
-        (Sample(at_ms=1, groups={"g": GroupSample({"t": TopicLag(7, 0, 1)}, 990_000)}), []),
-        (Sample(at_ms=1, groups={"g": GroupSample({"t": TopicLag(0, 0, 1)}, None)}), []),
+        (ClusterState(at_ms=1, groups={"g": GroupSample({"t": TopicLag(7, 0, 1)}, 990_000)}), []),
+        (ClusterState(at_ms=1, groups={"g": GroupSample({"t": TopicLag(0, 0, 1)}, None)}), []),
     ],
 )
-def test_warnings_say_what_is_wrong_in_words(sample: Sample, texts: list[str]) -> None:
+def test_warnings_say_what_is_wrong_in_words(sample: ClusterState, texts: list[str]) -> None:
     assert [each.text for each in notices(sample, 1_000_000)] == texts
 
 
@@ -163,4 +172,4 @@ def test_messages_in_flight_are_unknown_where_no_offset_of_a_pull_is_reported() 
     assert (pulled.in_flight, committed.in_flight) == (2, None)
     topics = {"t": TopicLag(4, pulled.in_flight, 5), "u": TopicLag(4, committed.in_flight, 5)}
     groups = {"g": GroupSample(topics, None)}
-    assert figures(Sample(at_ms=1, groups=groups))[2:4] == (8, None)
+    assert figures(ClusterState(at_ms=1, groups=groups))[2:4] == (8, None)

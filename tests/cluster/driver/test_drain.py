@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cluster.driver import fleet
-from cluster.driver.drain import HEARTBEAT_S, QUIET_S, Drain, DrainProgress, GroupLag, Step
+from cluster.driver.drain import HEARTBEAT_S, QUIET_S, Drain, DrainProgress, DrainStep, GroupLag
 from cluster.driver.draining import Draining, find_broker
 from cluster.driver.kinds import BROKER
 from cluster.driver.launch_errors import LaunchRefused
@@ -25,47 +25,47 @@ def progress(messages_in: int, *groups: GroupLag, producers: int = 2, up_s: floa
 def test_drain_closes_after_quiet_time_and_stops_when_all_is_read() -> None:
     drain = Drain(begin_s=0, timeout_s=60)
     lag = GroupLag("reads", 1, 5)
-    assert drain.step(progress(10, lag), 0.0) is Step.WAIT
-    assert drain.step(progress(11, lag), QUIET_S) is Step.WAIT
-    assert drain.step(progress(11, lag), 2 * QUIET_S - 0.1) is Step.WAIT
-    assert drain.step(progress(11, lag), 2 * QUIET_S) is Step.CLOSE
-    assert drain.step(progress(11, lag), 2 * QUIET_S) is Step.WAIT
-    assert drain.step(progress(11, GroupLag("reads", 1, 0)), 2 * QUIET_S) is Step.STOP
+    assert drain.step(progress(10, lag), 0.0) is DrainStep.WAIT
+    assert drain.step(progress(11, lag), QUIET_S) is DrainStep.WAIT
+    assert drain.step(progress(11, lag), 2 * QUIET_S - 0.1) is DrainStep.WAIT
+    assert drain.step(progress(11, lag), 2 * QUIET_S) is DrainStep.CLOSE
+    assert drain.step(progress(11, lag), 2 * QUIET_S) is DrainStep.WAIT
+    assert drain.step(progress(11, GroupLag("reads", 1, 0)), 2 * QUIET_S) is DrainStep.STOP
 
 
 def test_drain_without_producers_closes_immediately() -> None:
     drain = Drain(begin_s=0, timeout_s=60)
-    assert drain.step(progress(10, producers=0), 0.0) is Step.CLOSE
-    assert drain.step(progress(10, producers=0), 0.0) is Step.STOP
+    assert drain.step(progress(10, producers=0), 0.0) is DrainStep.CLOSE
+    assert drain.step(progress(10, producers=0), 0.0) is DrainStep.STOP
 
 
 def test_drain_of_a_new_broker_waits_for_heartbeats() -> None:
     drain = Drain(begin_s=0, timeout_s=60)
     new = progress(10, producers=0, up_s=HEARTBEAT_S - 1)
-    assert drain.step(new, 0.0) is Step.WAIT
-    assert drain.step(new, QUIET_S) is Step.CLOSE
-    assert drain.step(new, QUIET_S) is Step.WAIT
+    assert drain.step(new, 0.0) is DrainStep.WAIT
+    assert drain.step(new, QUIET_S) is DrainStep.CLOSE
+    assert drain.step(new, QUIET_S) is DrainStep.WAIT
     assert "clients send heartbeats every 30 s" in drain.remaining(new)
-    assert drain.step(progress(10, producers=0, up_s=HEARTBEAT_S), QUIET_S) is Step.STOP
+    assert drain.step(progress(10, producers=0, up_s=HEARTBEAT_S), QUIET_S) is DrainStep.STOP
 
 
 def test_drain_does_not_wait_for_groups_without_members() -> None:
     drain = Drain(begin_s=0, timeout_s=60)
-    assert drain.step(progress(1, GroupLag("gone", 0, 7), producers=0), 0.0) is Step.CLOSE
+    assert drain.step(progress(1, GroupLag("gone", 0, 7), producers=0), 0.0) is DrainStep.CLOSE
     last = progress(1, GroupLag("gone", 0, 7), producers=0)
-    assert drain.step(last, 0.0) is Step.STOP
+    assert drain.step(last, 0.0) is DrainStep.STOP
     assert [group.group for group in last.absent] == ["gone"]
 
 
 def test_drain_gives_up_after_its_timeout_and_names_the_cause() -> None:
     drain = Drain(begin_s=100, timeout_s=10)
     busy = progress(1)
-    assert drain.step(busy, 100) is Step.WAIT
+    assert drain.step(busy, 100) is DrainStep.WAIT
     assert "2 producers" in drain.remaining(busy)
-    assert drain.step(progress(2), 110.1) is Step.GIVE_UP
+    assert drain.step(progress(2), 110.1) is DrainStep.GIVE_UP
     drain.is_closed = True
     behind = progress(2, *(GroupLag(f"g{number}", 1, number * 1000) for number in range(1, 6)))
-    assert drain.step(behind, 110.1) is Step.GIVE_UP
+    assert drain.step(behind, 110.1) is DrainStep.GIVE_UP
     assert drain.remaining(behind) == "unread messages of g5: 5,000, g4: 4,000, g3: 3,000 and 2 more groups"
 
 

@@ -9,18 +9,18 @@ from actors.host.node_address import located_settings, located_spec
 from actors.host.ray_port import Node
 from actors.host.store_binding import StoreBinding, may_start
 from cluster.driver.autoscaler import from_state
-from cluster.driver.placement import Autoscaler, pending_reason, place
+from cluster.driver.placement import RayAutoscaler, pending_reason, place
 from cluster.topology.topology import Topology
 
 HEAD = Node("10.0.0.1", {"node:10.0.0.1": 1, "node:__internal_head__": 1}, is_head=True)
 SLOT = Node("10.0.0.2", {"broker_slot": 1}, is_head=False)
 ELASTIC = {"pattern": "b-{n}", "min": 1, "max": 8, "resource": "broker_slot"}
 TOPOLOGY = Topology.model_validate({"brokers": ELASTIC})
-ANY, OTHERS = Autoscaler(is_running=True), Autoscaler(is_running=True, offered={"gpu_slot"})
+ANY, OTHERS = RayAutoscaler(is_running=True), RayAutoscaler(is_running=True, offered={"gpu_slot"})
 
 
 def test_resource_that_the_autoscaler_may_add_is_accepted() -> None:
-    for autoscaler in (ANY, Autoscaler(is_running=True, offered={"broker_slot"})):
+    for autoscaler in (ANY, RayAutoscaler(is_running=True, offered={"broker_slot"})):
         placement = place(TOPOLOGY, [HEAD], autoscaler)
         assert not placement.problems
         assert placement.resources["b-1-0"] == "broker_slot"
@@ -31,7 +31,7 @@ def test_resource_that_no_node_type_offers_is_refused() -> None:
     assert path == ("brokers", 0, "resource")
     assert "no running node has the resource 'broker_slot'" in text
     assert "Ray's autoscaler can only add gpu_slot" in text
-    assert place(TOPOLOGY, [HEAD], Autoscaler()).unplaceable == ["b-1-0"]
+    assert place(TOPOLOGY, [HEAD], RayAutoscaler()).unplaceable == ["b-1-0"]
 
 
 def test_resource_of_a_fixed_broker_must_exist_despite_an_autoscaler() -> None:
@@ -50,16 +50,19 @@ def test_loopback_is_accepted_if_all_nodes_have_loopback_addresses() -> None:
     ("nodes", "free", "autoscaler", "reason"),
     [
         ([HEAD, SLOT], 1.0, ANY, ""),
-        ([HEAD], 0.0, Autoscaler(), "no live node has the resource 'broker_slot'; no autoscaler of Ray runs"),
+        (
+            [HEAD], 0.0, RayAutoscaler(),
+            "no live node has the resource 'broker_slot'; no autoscaler of Ray runs",
+        ),
         ([HEAD, SLOT], 0.0, ANY, "all 1 units of 'broker_slot' on 1 node are taken; waiting for Ray's auto"),
         ([HEAD], 0.0, OTHERS, "no node type of Ray's autoscaler has it; add a node type"),
-        ([HEAD], 0.0, Autoscaler(is_running=True, infeasible={"broker_slot"}), "no node type of Ray's"),
-        ([HEAD], 0.0, Autoscaler(is_running=True, starting=2), "Ray's autoscaler is starting 2 nodes"),
-        ([HEAD], 0.0, Autoscaler(is_running=True, failures=["b: quota"]), "could not start a node (b: q"),
+        ([HEAD], 0.0, RayAutoscaler(is_running=True, infeasible={"broker_slot"}), "no node type of Ray's"),
+        ([HEAD], 0.0, RayAutoscaler(is_running=True, starting=2), "Ray's autoscaler is starting 2 nodes"),
+        ([HEAD], 0.0, RayAutoscaler(is_running=True, failures=["b: quota"]), "could not start a node (b: q"),
     ],
 )  # fmt: skip
 def test_pending_broker_has_a_reason(
-    nodes: list[Node], free: float, autoscaler: Autoscaler, reason: str
+    nodes: list[Node], free: float, autoscaler: RayAutoscaler, reason: str
 ) -> None:
     found = pending_reason("broker_slot", nodes, free, autoscaler)
     assert reason in found
@@ -71,7 +74,7 @@ def test_infeasible_requests_are_read_from_the_state_of_the_autoscaler() -> None
     state.infeasible_resource_requests.add().resources_bundle.update({"gpu_slot": 1.0, "node:10.0.0.1": 0.01})
     state.pending_instance_requests.add(count=2)
     state.failed_instance_requests.add(ray_node_type_name="big", reason="quota")
-    assert from_state(state, {"broker_slot": 4, "gpu_slot": 0}) == Autoscaler(
+    assert from_state(state, {"broker_slot": 4, "gpu_slot": 0}) == RayAutoscaler(
         is_running=True,
         offered=frozenset({"broker_slot"}),
         infeasible=frozenset({"gpu_slot"}),

@@ -14,7 +14,7 @@ from cluster.driver.driver import Driver
 from cluster.driver.group_masters import GroupMaster
 from cluster.driver.kinds import BROKER
 from cluster.driver.launch_errors import LaunchRefused
-from cluster.driver.launch_report import Report
+from cluster.driver.launch_report import Reporter
 from cluster.driver.plan import Running
 from cluster.driver.promotion import promote_replica
 from cluster.driver.specs import ActorSpec
@@ -83,7 +83,7 @@ def test_wait_for_a_slave_ends_when_its_replication_has_stopped(monkeypatch: pyt
     reason = "stopped: the CommitLog differs from the master's at offset 7"
     monkeypatch.setattr(fleet, "observe", lambda _: [])
     monkeypatch.setattr(
-        fleet, "status_of", answering(status_of(slave(), replication_state=reason, written=9))
+        fleet, "actor_status", answering(status_of(slave(), replication_state=reason, written=9))
     )
     assert fleet.wait_in_sync(NAMESPACE, slave(), timeout_s=1e9) == reason
 
@@ -91,7 +91,7 @@ def test_wait_for_a_slave_ends_when_its_replication_has_stopped(monkeypatch: pyt
 def test_wait_for_a_slave_says_which_tables_it_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
     details = {"replication_state": "following", "written": 9, "missing_tables": "GET_QUEUE_ENDS"}
     monkeypatch.setattr(fleet, "observe", lambda _: [])
-    monkeypatch.setattr(fleet, "status_of", answering(status_of(slave(), **details)))
+    monkeypatch.setattr(fleet, "actor_status", answering(status_of(slave(), **details)))
     reason = fleet.wait_in_sync(NAMESPACE, slave(), timeout_s=0)
     assert reason == "following, its log ends at 9, it lacks GET_QUEUE_ENDS"
 
@@ -107,7 +107,7 @@ def test_slave_without_the_ends_of_queues_is_not_promoted(
     running = Running(topology.namespace, "a-1", slave(), "serving", details=details)
     monkeypatch.setattr(fleet, "observe", lambda _: [running])
     monkeypatch.setattr(Driver, "connected", lambda _: nullcontext())
-    driver = Driver(topology, Source("t.yaml", {}, {}), Report())
+    driver = Driver(topology, Source("t.yaml", {}, {}), Reporter())
     with pytest.raises(LaunchRefused, match="a-1 has just joined, and has not copied GET_QUEUE_ENDS"):
         promote_replica(driver, "a-1", lambda: None)
     assert stored == {}
@@ -139,7 +139,7 @@ def test_refused_promotion_restores_the_record(
         raise error
 
     monkeypatch.setattr(Driver, "plan", refuse)
-    driver = Driver(topology, Source("t.yaml", {}, {}), Report())
+    driver = Driver(topology, Source("t.yaml", {}, {}), Reporter())
     if previous is not None:
         group_masters.save(driver.home, topology.namespace, "a", previous)
     with pytest.raises(type(error), match=str(error)):

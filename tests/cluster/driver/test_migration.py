@@ -13,10 +13,10 @@ from cluster.driver import fleet
 from cluster.driver.driver import Driver
 from cluster.driver.kinds import BROKER
 from cluster.driver.launch_errors import LaunchRefused
-from cluster.driver.launch_report import Report
+from cluster.driver.launch_report import Reporter
 from cluster.driver.migration import MemberChanges, migrate_broker
 from cluster.driver.plan import Running
-from cluster.driver.raft_groups import GroupRecord, RaftGroups
+from cluster.driver.raft_groups import RaftGroups, SavedGroup
 from cluster.driver.specs import ActorSpec
 from cluster.topology.topology import Topology
 from cluster.topology.topology_file import Source
@@ -42,10 +42,10 @@ def preview(
     monkeypatch.setattr(fleet, "observe", lambda _: [running])
     monkeypatch.setattr(Driver, "connected", lambda _: nullcontext())
     monkeypatch.setattr(Driver, "plan", lambda *_: (None, [spec]))
-    driver = Driver(TOPOLOGY, Source("t.yaml", {}, {}), Report(), dry_run=True, migrating="a")
+    driver = Driver(TOPOLOGY, Source("t.yaml", {}, {}), Reporter(), dry_run=True, migrating="a")
     driver.raft = RaftGroups(driver.home, TOPOLOGY.namespace, lambda *_: None)
     if replication == "raft":
-        driver.raft.save("a", GroupRecord(("id@h:1",)))
+        driver.raft.save("a", SavedGroup(("id@h:1",)))
     migrate_broker(driver, "a", cast(MemberChanges, None))
 
 
@@ -111,8 +111,8 @@ def test_first_member_that_an_interrupted_migration_has_not_started_is_started(
     monkeypatch.setattr(Driver, "connected", lambda _: nullcontext())
     monkeypatch.setattr(Driver, "plan", lambda *_: (None, specs))
     monkeypatch.setattr(Driver, "await_serving", lambda *_: None)
-    driver = Driver(RAFT, Source("t.yaml", {}, {}), Report(), migrating="a")
+    driver = Driver(RAFT, Source("t.yaml", {}, {}), Reporter(), migrating="a")
     driver.raft = RaftGroups(driver.home, RAFT.namespace, lambda *_: None)
-    driver.raft.save("a", GroupRecord(tuple(f"id{number}@h:1" for number in range(3))))
+    driver.raft.save("a", SavedGroup(tuple(f"id{number}@h:1" for number in range(3))))
     migrate_broker(driver, "a", NoChanges())
     assert done == ["stop a-0", "create a-0"]

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from cluster.driver.kinds import BROKER, KINDS, NAMESERVER, REBALANCER
-from cluster.driver.plan import Action, Plan, Running, Verb, make_plan, restarting
+from cluster.driver.plan import Plan, PlannedAction, Running, Verb, make_plan, restarting
 from cluster.driver.specs import ActorSpec
 
 
@@ -32,7 +32,7 @@ def verbs(result: Plan) -> list[Verb]:
     return [action.verb for action in result.actions]
 
 
-def only(result: Plan) -> Action:
+def only(result: Plan) -> PlannedAction:
     assert not result.refusals
     assert len(result.actions) == 1
     return result.actions[0]
@@ -50,11 +50,11 @@ def test_plan_adopts_an_unchanged_actor() -> None:
 
 def test_plan_rolls_a_changed_setting_and_names_it() -> None:
     action = only(plan([spec("a", store={"flush": "async"})], [running(spec("a"))]))
-    assert action == Action(Verb.ROLL, "a", "store.flush: sync → async", action.spec)
+    assert action == PlannedAction(Verb.ROLL, "a", "store.flush: sync → async", action.spec)
 
 
 def test_plan_adjusts_live_settings_without_a_restart() -> None:
-    def adjusted(found: Running, **settings: Any) -> Action:
+    def adjusted(found: Running, **settings: Any) -> PlannedAction:
         wanted = spec("a", **settings)
         return only(
             make_plan(

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from cluster.driver.preflight import Demand, check_all, check_port, check_store, free_ports, lock_owner
+from cluster.driver.preflight import PortAndStore, check_all, check_port, check_store, free_ports, lock_owner
 from store.ownership.identity import StoreIdentity, StoreName, write_name
 
 HOLDS_A_LOCK = """
@@ -80,12 +80,12 @@ def test_missing_store_is_accepted_if_it_can_be_created(tmp_path: Path) -> None:
 
 
 def test_ha_port_in_use_error_names_the_setting(listener: socket.socket) -> None:
-    demand = Demand("t.yaml:3: brokers[0]", "127.0.0.1", 0, ha_port=listener.getsockname()[1])
+    demand = PortAndStore("t.yaml:3: brokers[0]", "127.0.0.1", 0, ha_port=listener.getsockname()[1])
     (found,) = check_all([demand])
     assert found.startswith("t.yaml:3: brokers[0].settings.ha_listen_port: cannot listen on 127.0.0.1:")
     assert f"in use by process {os.getpid()}" in found
     assert "give it another port" in found
-    (found,) = check_all([Demand("t.yaml:3: brokers[0]", "127.0.0.1", 0, ha_port=65536)])
+    (found,) = check_all([PortAndStore("t.yaml:3: brokers[0]", "127.0.0.1", 0, ha_port=65536)])
     assert "cannot listen on 127.0.0.1:65536 (" in found
 
 
@@ -101,8 +101,8 @@ def test_check_all_reports_every_conflict(listener: socket.socket, tmp_path: Pat
     port = listener.getsockname()[1]
     (tmp_path / "raymq.json").write_text("{")
     found = check_all([
-        Demand("t.yaml:3: brokers[0]", "127.0.0.1", port, str(tmp_path), OURS),
-        Demand("t.yaml:5: brokers[1]", "127.0.0.1", 0),
+        PortAndStore("t.yaml:3: brokers[0]", "127.0.0.1", port, str(tmp_path), OURS),
+        PortAndStore("t.yaml:5: brokers[1]", "127.0.0.1", 0),
     ])  # fmt: skip
     assert [line.partition(": brokers")[0] for line in found] == ["t.yaml:3", "t.yaml:3"]
     assert "brokers[0].listen_port: " in found[0]

@@ -15,7 +15,7 @@ from actors.raft.term_file import TERM_FILE
 from cluster.driver.kinds import make_specs
 from cluster.driver.launch_errors import LaunchRefused
 from cluster.driver.new_stores import NewStore, check_first_members, create_joining_stores
-from cluster.driver.raft_groups import FOLDER, GroupRecord, RaftGroups, exchange, save
+from cluster.driver.raft_groups import FOLDER, RaftGroups, SavedGroup, exchange, save
 from cluster.driver.specs import ActorSpec
 from cluster.topology.topology import Topology
 from cluster.topology.topology_file import Source
@@ -31,7 +31,7 @@ ENTRY = {"name": "a", "replicas": 3, "replication": "raft", "replicas_on_one_nod
 SMALL = {"store": {"commit_log_file_bytes": 1 << 20}}
 NODES = [Node("10.0.0.1", {"x": 1}, is_head=True), Node("10.0.0.2", {"y": 1}, is_head=False)]
 MEMBERS = ["1@127.0.0.1:10911", "2@127.0.0.1:10921", "3@127.0.0.1:10931"]
-RECORD = GroupRecord(tuple(MEMBERS))
+RECORD = SavedGroup(tuple(MEMBERS))
 
 
 def here(resource: str, function: Callable[[Any], Any], argument: object) -> Any:
@@ -191,7 +191,7 @@ def test_replica_that_is_added_to_the_topology_joins_the_group(tmp_path: Path) -
 
 
 def test_group_whose_members_were_removed_keeps_its_list(tmp_path: Path) -> None:
-    five = GroupRecord((*MEMBERS, "4@127.0.0.1:10941", "5@127.0.0.1:10951"))
+    five = SavedGroup((*MEMBERS, "4@127.0.0.1:10941", "5@127.0.0.1:10951"))
     save(tmp_path, NAMESPACE, "a", five)
     found, specs = settled(tmp_path, topology())
     assert members(specs) == list(five.members)

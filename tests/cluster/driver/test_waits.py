@@ -87,10 +87,10 @@ def test_status_of_an_unavailable_actor_is_requested_until_the_time_out(
         return {"state": "serving"}
 
     respond(monkeypatch, call)
-    assert fleet.status_of(ActorName("raymq", "a-1"), TIMEOUT_S, waiting) == {"state": "serving"}
+    assert fleet.actor_status(ActorName("raymq", "a-1"), TIMEOUT_S, waiting) == {"state": "serving"}
     slept.append(1)
     with pytest.raises(ActorUnavailable, match="restarts"):
-        fleet.status_of(ActorName("raymq", "a-1"), TIMEOUT_S, waiting)
+        fleet.actor_status(ActorName("raymq", "a-1"), TIMEOUT_S, waiting)
     assert sum(slept) >= TIMEOUT_S
 
 

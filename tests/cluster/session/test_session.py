@@ -30,7 +30,7 @@ from cluster.session.ray_head import (
     worker_ports,
     write_record,
 )
-from cluster.session.ray_session import Mode, SessionFailed, Way, choose_way
+from cluster.session.ray_session import SessionFailed, SessionMode, Way, choose_way
 from cluster.topology.topology import Topology
 
 REPO = Path(__file__).parents[3]
@@ -54,32 +54,34 @@ def listener() -> Iterator[str]:
 
 
 def test_choose_way_starts_ray_if_none_is_running(no_ray: Path, tmp_path: Path) -> None:
-    assert choose_way(topology(), tmp_path, {}) == Way(Mode.STARTED)
-    assert choose_way(topology(), tmp_path, {}, embedded=True) == Way(Mode.EMBEDDED)
+    assert choose_way(topology(), tmp_path, {}) == Way(SessionMode.STARTED)
+    assert choose_way(topology(), tmp_path, {}, embedded=True) == Way(SessionMode.EMBEDDED)
     no_ray.write_text("127.0.0.1:1")
-    assert choose_way(topology(), tmp_path, {}) == Way(Mode.STARTED)
+    assert choose_way(topology(), tmp_path, {}) == Way(SessionMode.STARTED)
 
 
 def test_choose_way_attaches_to_running_ray_unless_new_is_set(
     no_ray: Path, listener: str, tmp_path: Path
 ) -> None:
     no_ray.write_text(listener)
-    assert choose_way(topology(), tmp_path, {}) == Way(Mode.ATTACHED, listener)
-    assert choose_way(topology(address="new"), tmp_path, {}) == Way(Mode.STARTED)
+    assert choose_way(topology(), tmp_path, {}) == Way(SessionMode.ATTACHED, listener)
+    assert choose_way(topology(address="new"), tmp_path, {}) == Way(SessionMode.STARTED)
 
 
 @pytest.mark.usefixtures("no_ray")
 def test_topology_address_overrides_ray_address_variable(tmp_path: Path) -> None:
     environment = {"RAY_ADDRESS": "10.0.0.1:6379"}
-    assert choose_way(topology(), tmp_path, environment) == Way(Mode.ATTACHED, "10.0.0.1:6379")
+    assert choose_way(topology(), tmp_path, environment) == Way(SessionMode.ATTACHED, "10.0.0.1:6379")
     assert choose_way(topology(address="10.0.0.2:1"), tmp_path, environment) == Way(
-        Mode.ATTACHED, "10.0.0.2:1"
+        SessionMode.ATTACHED, "10.0.0.2:1"
     )
-    assert choose_way(topology(address="new"), tmp_path, environment) == Way(Mode.STARTED)
+    assert choose_way(topology(address="new"), tmp_path, environment) == Way(SessionMode.STARTED)
 
 
 def test_submitted_job_uses_its_own_ray_cluster(tmp_path: Path) -> None:
-    assert choose_way(topology(address="new"), tmp_path, {ray_session.JOB_ENV: "{}"}) == Way(Mode.SUBMITTED)
+    assert choose_way(topology(address="new"), tmp_path, {ray_session.JOB_ENV: "{}"}) == Way(
+        SessionMode.SUBMITTED
+    )
 
 
 def test_head_record_is_ignored_and_deleted_if_no_process_runs(
@@ -89,7 +91,7 @@ def test_head_record_is_ignored_and_deleted_if_no_process_runs(
     write_record(tmp_path, HeadRecord("unused-mark", listener, "http://127.0.0.1:8265"))
     no_ray.write_text(listener)
     # A process listens at the address, but no process has the mark: it is not our head.
-    assert choose_way(topology(address="new"), tmp_path, {}) == Way(Mode.STARTED)
+    assert choose_way(topology(address="new"), tmp_path, {}) == Way(SessionMode.STARTED)
     assert stop_head(tmp_path) == 0
     assert read_record(tmp_path) is None
     assert not no_ray.exists()
@@ -195,7 +197,7 @@ def test_embedded_ray_start_is_retried_once_after_a_timeout(
     monkeypatch.setattr(worker, "_worker_logs_enabled", True)
 
     def connect() -> None:
-        ray_session.connect(topology(), tmp_path, Way(Mode.EMBEDDED))
+        ray_session.connect(topology(), tmp_path, Way(SessionMode.EMBEDDED))
 
     if late == 1:
         connect()
@@ -221,7 +223,7 @@ def test_workers_do_not_use_uv_run_if_ray_was_imported_before(
     monkeypatch.setattr(worker, "_worker_logs_enabled", True)
     monkeypatch.delenv("RAY_ENABLE_UV_RUN_RUNTIME_ENV", raising=False)
     monkeypatch.setenv(TOKEN_PATH_ENV, str(tmp_path / "none"))
-    ray_session.connect(topology(), tmp_path, Way(Mode.ATTACHED, "127.0.0.1:6379"))
+    ray_session.connect(topology(), tmp_path, Way(SessionMode.ATTACHED, "127.0.0.1:6379"))
     assert runs_workers_by_uv == [False]
 
 

@@ -21,7 +21,7 @@ from cluster.client import (
 )
 from cluster.driver.drain import DrainProgress
 from cluster.views.groups import describe_group, list_groups
-from cluster.views.samples import Sample, take_sample
+from cluster.views.samples import ClusterState, take_sample
 from cluster.views.top import group_rates
 from store.clock import SystemClock
 from tests.cluster.cli.conftest import Raymq
@@ -199,7 +199,7 @@ def described(admin: Admin, group: str) -> int | None:
 
 
 def sampled(admin: Admin, group: str) -> int | None:
-    groups = take_sample(admin, SystemClock(), Sample(), 1).groups
+    groups = take_sample(admin, SystemClock(), ClusterState(), 1).groups
     assert groups is not None
     return groups[group].lag if group in groups else None
 
@@ -207,7 +207,7 @@ def sampled(admin: Admin, group: str) -> int | None:
 def top(admin: Admin, group: str) -> int | None:
     rows = [
         each.lag
-        for each in group_rates(take_sample(admin, SystemClock(), Sample(), 1), {})
+        for each in group_rates(take_sample(admin, SystemClock(), ClusterState(), 1), {})
         if each.group == group
     ]
     known = [each for each in rows if each is not None]

@@ -11,7 +11,7 @@ import pytest
 
 from cluster.client import Admin
 from cluster.views.brokers import BrokerView, list_brokers
-from cluster.views.samples import Sample, take_sample
+from cluster.views.samples import ClusterState, take_sample
 from store.clock import SystemClock
 from tests.actors.broker.brokers import run
 from tests.actors.broker.replication.raft.groups import Group
@@ -69,7 +69,7 @@ def test_slaves_show_their_lag_and_replicas_that_do_not_respond_their_problem(pa
     assert (slave.id, slave.replica.number, slave.load) == (2, 1, None)
     assert slave.replica.role == "slave, 0 B behind, in sync"
     with Admin(pair.address) as admin:
-        before = take_sample(admin, SystemClock(), Sample())
+        before = take_sample(admin, SystemClock(), ClusterState())
         pair.stop_broker("slave")
         after = take_sample(admin, SystemClock(), before)
     assert [problem for problem in after.problems if "a (id 2)" in problem]

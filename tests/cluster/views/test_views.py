@@ -10,7 +10,7 @@ import pytest
 from cluster.client import Admin, MessageQueue, Producer, PushConfig, PushConsumer, reconsume_later
 from cluster.views import clients, dead_letters, groups, offsets
 from cluster.views.brokers import list_brokers, load_of
-from cluster.views.samples import Sample, take_sample
+from cluster.views.samples import ClusterState, take_sample
 from cluster.views.top import group_rates, topic_rates
 from store.clock import SystemClock
 from tests.cluster.client.conftest import Cluster
@@ -100,7 +100,7 @@ def test_rates_of_a_snapshot_are_those_since_the_one_before(
 ) -> None:
     queue, group = MessageQueue(topic, "a", 0), f"of-{topic}"
     admin.commit_offsets(group, {queue: 1})
-    before = take_sample(admin, clock, Sample())
+    before = take_sample(admin, clock, ClusterState())
     with Producer(cluster.address, group="views") as producer:
         for _ in range(6):
             producer.send(topic, "more")

@@ -16,7 +16,7 @@ from cluster.client import Admin, Message, Producer, ProducerConfig
 from jobs import export_topic, import_topic
 from jobs.job_errors import ArchiveInvalid, OptionInvalid
 from jobs.reading.options.read_options import ReadOptions
-from jobs.reading.options.topics import Topics
+from jobs.reading.options.topics import TopicNames
 from jobs.reading.plan import plan_read
 from tests.jobs.conftest import MESSAGES, TOPIC, Orders
 
@@ -27,7 +27,7 @@ BY_OFFSET = [("brokerName", "ascending"), ("queueId", "ascending"), ("queueOffse
 
 def rows_of(orders: Orders, topic: str, *, committed: bool = False) -> pa.Table:
     """Return all messages of `topic`, sorted by queue and offset."""
-    plan = plan_read(ReadOptions(Topics((topic,)), nameservers=orders.nameservers, committed=committed))
+    plan = plan_read(ReadOptions(TopicNames((topic,)), nameservers=orders.nameservers, committed=committed))
     table = pa.Table.from_batches(list(plan.reader(plan.ranges).read_all()))
     return table.sort_by(BY_OFFSET)
 

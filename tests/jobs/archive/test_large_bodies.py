@@ -12,7 +12,7 @@ import pytest
 from cluster.client import Admin, Producer, PullConsumer
 from jobs import export_topic, import_topic
 from jobs.reading.options.read_options import ReadOptions
-from jobs.reading.options.topics import Topics
+from jobs.reading.options.topics import TopicNames
 from jobs.reading.plan import plan_read
 from store.kernels.arrow import MAX_INFLATED_BYTES
 from tests.eventually import LIMIT_S
@@ -47,7 +47,7 @@ def check(batches: Iterator[pa.RecordBatch]) -> None:
 
 @pytest.mark.parametrize("map_files", [True, False])
 def test_batches_of_a_read_are_bounded(empty_cluster: str, topic: str, map_files: bool) -> None:
-    plan = plan_read(ReadOptions(Topics((topic,)), nameservers=empty_cluster, map_files=map_files))
+    plan = plan_read(ReadOptions(TopicNames((topic,)), nameservers=empty_cluster, map_files=map_files))
     check(plan.reader(plan.ranges).read_all())
 
 

@@ -18,7 +18,7 @@ from cluster.client import Admin
 from jobs import export_topic, import_topic, read_queue
 from jobs.job_errors import BodyInvalid
 from jobs.reading.options.read_options import ReadOptions
-from jobs.reading.options.topics import Topics
+from jobs.reading.options.topics import TopicNames
 from jobs.reading.plan import plan_read
 from jobs.reading.schema import BODY_ERROR
 from store.clock import SystemClock
@@ -54,7 +54,7 @@ def topic(empty_cluster: str) -> str:
 
 def rows(nameservers: str, topic: str, mode: str, *, map_files: bool = True) -> list[dict[str, object]]:
     options = ReadOptions(
-        Topics((topic,)),
+        TopicNames((topic,)),
         nameservers=nameservers,
         columns=("body", BODY_ERROR),
         map_files=map_files,

@@ -25,7 +25,7 @@ def ray_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="package")
 def ray_data(ray_home: Path) -> Iterator[None]:
     """Connect this process to a Ray, and disconnect it at the end if it was not connected before."""
-    from cluster.session.ray_session import Mode, Way, connect, disconnect, is_connected
+    from cluster.session.ray_session import SessionMode, Way, connect, disconnect, is_connected
     from cluster.topology.topology_file import load_topology
 
     with pytest.MonkeyPatch.context() as patch:
@@ -38,7 +38,7 @@ def ray_data(ray_home: Path) -> Iterator[None]:
             patch.setenv("PYTHONPATH", str(REPO))
             patch.delenv("RAY_ADDRESS", raising=False)
             overrides = ["ray.num_cpus=2", f"ray.object_store_memory_bytes={200 << 20}"]
-            connect(load_topology(overrides=overrides), ray_home, Way(Mode.EMBEDDED, ""))
+            connect(load_topology(overrides=overrides), ray_home, Way(SessionMode.EMBEDDED, ""))
         import ray.data
 
         context = ray.data.DataContext.get_current()

@@ -15,7 +15,7 @@ from jobs import commit_read, read_dataset
 from jobs.job_errors import CommitRefused, DataLoss, OffsetsInvalid, OptionInvalid
 from jobs.reading.describe import describe_topic
 from jobs.reading.options.read_options import ReadOptions
-from jobs.reading.options.topics import Topics
+from jobs.reading.options.topics import TopicNames
 from jobs.reading.plan import ReadPlan, plan_read
 from jobs.reading.schema import ALL_COLUMNS
 from store.message.group_config import SubscriptionGroupConfig
@@ -59,7 +59,7 @@ def test_several_tasks_read_one_queue(orders: Orders, map_files: bool) -> None:
 def test_datasource_makes_one_task_per_split(orders: Orders) -> None:
     from jobs.ray_data.read import QueueDatasource
 
-    plan = plan_read(ReadOptions(Topics((TOPIC,)), nameservers=orders.nameservers, columns=("body",)))
+    plan = plan_read(ReadOptions(TopicNames((TOPIC,)), nameservers=orders.nameservers, columns=("body",)))
     source = QueueDatasource(plan)
     tasks = source.get_read_tasks(12)
     assert 12 <= len(tasks) <= 12 + len(plan.ranges)
@@ -110,7 +110,7 @@ def test_lost_log_file_fails_the_read_with_queue_and_range(orders: Orders, tmp_p
 
     from jobs.ray_data.read import QueueDatasource
 
-    options = ReadOptions(Topics((TOPIC,)), nameservers=orders.nameservers, columns=("body",))
+    options = ReadOptions(TopicNames((TOPIC,)), nameservers=orders.nameservers, columns=("body",))
     plan = plan_read(options)
     split = max(plan.ranges, key=lambda each: each.message_count)
     being_saved = shutil.ignore_patterns("*.new")  # tables being saved: these files may vanish

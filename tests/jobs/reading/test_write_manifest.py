@@ -16,8 +16,8 @@ from jobs.reading.splits import choose_ranges
 from jobs.reading.starting_offsets import EARLIEST, LATEST, Offsets
 from jobs.reading.write_manifest import (
     WRITE_MANIFEST_TOPIC,
-    QueueRange,
     WriteManifest,
+    WrittenRange,
     decode_write_manifests,
     encode_parts,
     load_write_manifests,
@@ -29,7 +29,7 @@ from store.message.message_queue import MessageQueue
 from tests.conftest import ClockAtRest
 from tests.jobs.conftest import Orders
 
-RANGES = [QueueRange("broker-a", 0, 5, 9), QueueRange("broker-b", 1, 0, 2)]
+RANGES = [WrittenRange("broker-a", 0, 5, 9), WrittenRange("broker-b", 1, 0, 2)]
 
 
 @pytest.fixture
@@ -120,9 +120,9 @@ def test_manifest_of_another_version_is_skipped_and_logged() -> None:
 
 def test_manifest_joins_adjacent_ranges_of_partitions() -> None:
     receipts = [
-        PartitionReceipt(0, 0, 4, [QueueRange("a", 0, 4, 6), QueueRange("a", 0, 0, 2)]),
+        PartitionReceipt(0, 0, 4, [WrittenRange("a", 0, 4, 6), WrittenRange("a", 0, 0, 2)]),
         PartitionReceipt(
-            1, 2, 5, [QueueRange("a", 0, 2, 4), QueueRange("a", 0, 7, 8), QueueRange("a", 1, 8, 10)]
+            1, 2, 5, [WrittenRange("a", 0, 2, 4), WrittenRange("a", 0, 7, 8), WrittenRange("a", 1, 8, 10)]
         ),
     ]
     manifest = make_write_manifest("JOB", "T", receipts)

@@ -9,7 +9,7 @@ import pytest
 
 from jobs.job_errors import OffsetsInvalid, OptionInvalid
 from jobs.reading.options.read_options import ReadOptions
-from jobs.reading.options.topics import Topics, parse_topics
+from jobs.reading.options.topics import TopicNames, parse_topics
 from jobs.reading.schema import ALL_COLUMNS
 from jobs.reading.starting_offsets import EARLIEST, LATEST, Offsets
 from jobs.spark.keywords import (
@@ -151,11 +151,11 @@ def test_group_is_a_start_and_excludes_times() -> None:
 
 
 def test_topics_are_one_name_a_list_or_a_pattern() -> None:
-    assert parse_topics("orders") == Topics(("orders",))
+    assert parse_topics("orders") == TopicNames(("orders",))
     several = parse_topics(None, ["payments", "orders", "orders"])
     assert (several.names, several.label) == (("orders", "payments"), "orders+payments")
     pattern = parse_topics(None, None, "order.*")
-    assert pattern == Topics(pattern="order.*")
+    assert pattern == TopicNames(pattern="order.*")
     assert pattern.label != parse_topics(None, None, "order.+").label
     assert len(parse_topics(None, [f"topic-{number}" for number in range(100)]).label) < 30
 

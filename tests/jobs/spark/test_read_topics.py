@@ -11,7 +11,7 @@ import pytest
 from cluster.client import Admin, ClientError, Producer
 from jobs import read_queue, read_stream
 from jobs.job_errors import OffsetsInvalid, OptionInvalid
-from jobs.reading.options.topics import Topics
+from jobs.reading.options.topics import TopicNames
 from tests.eventually import LIMIT_S
 from tests.jobs.conftest import Orders
 
@@ -84,13 +84,13 @@ def test_stream_reads_topics_that_match_later(
 
 def test_pattern_matches_full_names_of_ordinary_topics(orders: Orders, names: list[str]) -> None:
     with Admin(orders.nameservers) as admin:
-        assert Topics(pattern=f"{PREFIX}-.").find(admin) == tuple(names[:2])
-        found = set(Topics(pattern=".*").find(admin))
+        assert TopicNames(pattern=f"{PREFIX}-.").find(admin) == tuple(names[:2])
+        found = set(TopicNames(pattern=".*").find(admin))
         assert set(names) <= found
         assert not [name for name in found if name.startswith(("%", "rmq_sys_", "RMQ_SYS", "SCHEDULE_TOPIC"))]
         assert found.isdisjoint({"broker-a", "DefaultCluster", "TBW102", "RAYMQ_WRITE_MANIFESTS"})
         with pytest.raises(OptionInvalid, match="no topic matches the pattern 'nothing' in full"):
-            Topics(pattern="nothing").find(admin)
+            TopicNames(pattern="nothing").find(admin)
 
 
 @pytest.mark.spark

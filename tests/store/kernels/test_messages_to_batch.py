@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from store.kernels.messages_to_batch import encode_batch
+from store.kernels.messages_to_batch import encode_message_batch
 from store.message.batch import encode_elements
 from store.message.message import Message, MessageExt
 from store.message.properties import properties_texts
@@ -39,20 +39,20 @@ def encode_plain(batch: list[Message], ids: list[str]) -> bytes:
 @given(st.lists(messages, min_size=1, max_size=20), st.sampled_from([32, 56]))
 def test_common_batches_equal_plain_python(batch: list[Message], id_length: int) -> None:
     ids = ids_of(len(batch), id_length)
-    assert encode_batch(batch, ids, LIMIT, RESERVED) == encode_plain(batch, ids)
+    assert encode_message_batch(batch, ids, LIMIT, RESERVED) == encode_plain(batch, ids)
 
 
 @pytest.mark.parametrize("count", [15, 16, 0xFFFF, 0x10000])
 def test_batch_of_any_number_of_messages_equals_plain_python(count: int) -> None:
     batch = [Message("T", b"x", "tag")] * count
-    assert encode_batch(batch, ids_of(count), LIMIT, RESERVED) == encode_plain(batch, ids_of(count))
+    assert encode_message_batch(batch, ids_of(count), LIMIT, RESERVED) == encode_plain(batch, ids_of(count))
 
 
 @pytest.mark.parametrize("body_bytes", [255, 256, 0xFFFF, 0x10000])
 def test_bodies_of_any_length_and_type_equal_plain_python(body_bytes: int) -> None:
     for kind in (bytes, bytearray, memoryview):
         batch = [Message("T", kind(b"x" * body_bytes), "tag") for _ in range(3)]  # type: ignore[arg-type]
-        assert encode_batch(batch, ids_of(3), LIMIT, RESERVED) == encode_plain(batch, ids_of(3))
+        assert encode_message_batch(batch, ids_of(3), LIMIT, RESERVED) == encode_plain(batch, ids_of(3))
 
 
 def unusual() -> dict[str, list[Any]]:
@@ -89,12 +89,12 @@ def unusual() -> dict[str, list[Any]]:
 @pytest.mark.parametrize("name", unusual())
 def test_encode_batch_returns_none_for_unsupported_messages(name: str) -> None:
     for batch in (unusual()[name], unusual()[name][::-1]):
-        assert encode_batch(batch, ids_of(2), LIMIT, RESERVED) is None
+        assert encode_message_batch(batch, ids_of(2), LIMIT, RESERVED) is None
 
 
 def test_longest_properties_are_encoded_and_longer_ones_not() -> None:
     # Names and separators of TAGS take 6 bytes, those of UNIQ_KEY 10, and the id 32.
     batch = [Message("T", b"x", "t" * (32_767 - RESERVED - 42 - 6))]
-    assert encode_batch(batch, ids_of(1), LIMIT, RESERVED) == encode_plain(batch, ids_of(1))
+    assert encode_message_batch(batch, ids_of(1), LIMIT, RESERVED) == encode_plain(batch, ids_of(1))
     batch = [Message("T", b"x", "t" * (32_767 - RESERVED - 42 - 5))]
-    assert encode_batch(batch, ids_of(1), LIMIT, RESERVED) is None
+    assert encode_message_batch(batch, ids_of(1), LIMIT, RESERVED) is None

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from store.kernels.records_to_messages import SCRATCH_BYTES, decode_messages
+from store.kernels.records_to_messages import SCRATCH_BYTES, decode_message_records
 from store.message import fetched
 from store.message.buffers import Buffer
 from store.message.compression import compress
@@ -43,7 +43,7 @@ def records_of(made: list[RecordDraft]) -> bytes:
     return records
 
 
-def decode_all(records: bytes, count: int = 100, decode: Decode = decode_messages) -> list[MessageExt]:
+def decode_all(records: bytes, count: int = 100, decode: Decode = decode_message_records) -> list[MessageExt]:
     found: list[MessageExt] = []
     position = 0
     while position < len(records):
@@ -129,13 +129,13 @@ def test_damage_is_detected_as_in_plain_python(made: list[RecordDraft], data: st
 def test_decoding_stops_before_a_truncated_record() -> None:
     records = records_of([RecordDraft("T", 0, b"1"), RecordDraft("T", 0, b"2")])
     for cut in range(1, len(records) // 2):
-        messages, position = decode_messages(records[:-cut], 0, 9, "b")
+        messages, position = decode_message_records(records[:-cut], 0, 9, "b")
         assert [message.body for message in messages] == [b"1"]
         with pytest.raises(RecordDamaged):
-            decode_messages(records[:-cut], position, 9, "b")
+            decode_message_records(records[:-cut], position, 9, "b")
 
 
-@pytest.mark.parametrize("decode", [decode_messages, fetched.decode_messages])
+@pytest.mark.parametrize("decode", [decode_message_records, fetched.decode_messages])
 def test_body_that_cannot_be_decompressed_is_returned_as_stored(decode: Decode) -> None:
     body, flag = compress(b"long " * 100)
     good, bad = RecordDraft("T", 0, body, sys_flag=flag), RecordDraft("T", 0, b"nonsense", sys_flag=flag)

@@ -18,7 +18,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from cluster.autoscale.experiments.history.checks import early
 from cluster.autoscale.experiments.history.events import Recorder
 from store.timer.timer_files import TimerFiles, TimerProgress
-from store.timer.timer_schedule import Arrival, TimerSchedule, time_in_wheel
+from store.timer.timer_schedule import TimerArrival, TimerSchedule, time_in_wheel
 from store.timer.timer_wheel import SLOT_BYTES, SLOTS
 
 START_MS = 1_700_000_000_000
@@ -105,7 +105,7 @@ class TimerMachine(RuleBasedStateMachine):
             while self.files.is_full:
                 self.files.allocate()
             is_delete = record.kind == "delete"
-            arrival = Arrival(
+            arrival = TimerArrival(
                 record.due_ms, record.stored_ms, place * RECORD_BYTES, RECORD_BYTES, 0, is_delete
             )
             self.schedule.add(arrival)

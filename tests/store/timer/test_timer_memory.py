@@ -11,7 +11,7 @@ from structlog.testing import capture_logs
 import store
 from store.timer.timer_checkpoint import TimerCheckpoint
 from store.timer.timer_files import TimerFiles, follow_timer
-from store.timer.timer_schedule import Arrival, TimerSchedule
+from store.timer.timer_schedule import TimerArrival, TimerSchedule
 
 START_MS = 1_700_000_000_000
 
@@ -34,7 +34,7 @@ def test_pending_timers_take_no_memory(tmp_path: Path, count: int) -> None:
     tracemalloc.start()
     for number in range(count):
         due_ms = START_MS + number % (count // per_second) * 1000 + number % 1000 + 1
-        schedule.add(Arrival(due_ms, START_MS, number * 100, 100, 7))
+        schedule.add(TimerArrival(due_ms, START_MS, number * 100, 100, 7))
     assert schedule.pending == count
     assert allocated_bytes() < 4 << 20
     taken = 0

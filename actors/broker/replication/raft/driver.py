@@ -26,7 +26,7 @@ from actors.raft.node import (
     GroupRecordAppended,
     Input,
     RaftNode,
-    Repaired,
+    RangeRepaired,
     Tick,
     Trimmed,
 )
@@ -64,7 +64,7 @@ class Timer(Protocol):
         """Give up the call."""
 
 
-class Broker(Protocol):
+class RaftHost(Protocol):
     """What the driver needs of the broker; the methods are called while effects are executed."""
 
     def send(self, to: Member, message: Message) -> None:
@@ -103,7 +103,7 @@ class RaftDriver:
         term_file: TermFile,
         clock: Clock,
         addresses: MemberAddresses,
-        broker: Broker,
+        broker: RaftHost,
     ) -> None:
         self.node = node
         self.failure = ""
@@ -123,7 +123,7 @@ class RaftDriver:
         self._end, self._flushed, self._min = log.end, log.flushed, log.min
         self._do: dict[type, Callable[[Any], None]] = {
             do.SaveTerm: lambda effect: self._term_file.write(effect.saved),
-            do.Send: lambda effect: self._broker.send(effect.to, effect.message),
+            do.Post: lambda effect: self._broker.send(effect.to, effect.message),
             do.SendRecords: self._send_records,
             do.SendRepair: self._send_repair,
             do.Append: self._append,
@@ -376,7 +376,7 @@ class RaftDriver:
                 "damaged records were repaired: the next start derives consume queues and index again"
             )
         else:
-            self._run(lambda: self.node.on(Repaired(), self._now()))
+            self._run(lambda: self.node.on(RangeRepaired(), self._now()))
 
     def _lose_leadership(self, effect: do.LoseLeadership) -> None:
         _log.warning("raft_leadership_lost", reason=effect.reason)

@@ -26,7 +26,7 @@ class Problem(NamedTuple):
 
 
 @dataclass
-class Sent:
+class SentMessage:
     """Result of the send of one value."""
 
     topic: str
@@ -38,13 +38,13 @@ class Sent:
     key: str = ""
 
 
-def sends(events: list[Event]) -> dict[str, Sent]:
+def sends(events: list[Event]) -> dict[str, SentMessage]:
     """Return all sends by value, with the places where they were acknowledged or read."""
-    found: dict[str, Sent] = {}
+    found: dict[str, SentMessage] = {}
     for number, event in enumerate(events):
         if event.op != "send":
             continue
-        sent = found.setdefault(event.value, Sent(event.topic, number, key=event.key))
+        sent = found.setdefault(event.value, SentMessage(event.topic, number, key=event.key))
         sent.state = event.type
         sent.attempts = max(sent.attempts, event.attempts)
         if event.type == "ok" and event.offset >= 0:

@@ -119,7 +119,7 @@ class LocalNodes(NodeProvider):
         self.terminate_node(node)  # Ray's autoscaler requests another one
 
     def _start_raylet(self, node: str, resources: dict[str, float]) -> bool:
-        command = start_command(self.provider_config["gcs_address"], node, resources)
+        command = node_start_command(self.provider_config["gcs_address"], node, resources)
         kind = self.node_tags(node).get(TAG_RAY_USER_NODE_TYPE, "")
         environment = {**os.environ, NODE_ENV: node, INSTANCE_ENV: node, NODE_TYPE_ENV: kind}
         log = Path(self.provider_config["logs"]) / f"{node}.log"
@@ -140,7 +140,7 @@ def ip_of(node: str) -> str:
     return f"127.0.{1 + subnet}.{1 + host}"
 
 
-def start_command(gcs_address: str, node: str, resources: Mapping[str, float]) -> list[str]:
+def node_start_command(gcs_address: str, node: str, resources: Mapping[str, float]) -> list[str]:
     """Return the `ray start` command of a node with these resources."""
     amounts = dict(resources)
     cpus, memory = amounts.pop("CPU", 0), amounts.pop("object_store_memory", 80 * 1024 * 1024)

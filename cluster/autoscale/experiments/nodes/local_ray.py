@@ -59,7 +59,7 @@ _EMPTY_LISTS = (
 
 
 @dataclass(frozen=True)
-class NodeType:
+class NodeKind:
     """A kind of node that the autoscaler may start.
 
     Attributes:
@@ -91,7 +91,7 @@ class LocalRay:
     """
 
     home: Path
-    node_types: Iterable[NodeType]
+    node_types: Iterable[NodeKind]
     idle_timeout_s: float = 5.0
     boot_delay_s: float = 0.0
     environment: Mapping[str, str] = field(default_factory=dict)

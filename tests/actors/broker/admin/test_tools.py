@@ -29,7 +29,7 @@ from actors.remoting.bodies.progress import (
     TopicStatsTable,
     decode_consume_stats_list,
     decode_group_list,
-    decode_offsets,
+    decode_progress_offsets,
     decode_time_spans,
 )
 from actors.remoting.bodies.routes import decode_kv_table, decode_topic_list
@@ -196,7 +196,7 @@ def test_offset_reset_redirects_next_pull_and_ignores_late_commits(tmp_path: Pat
         await peer.until_held(1)
         header = ResetOffsetHeader("T", "CG", queue_id=0, offset=2)
         answer = await peer.ask(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, header.to_ext())
-        assert decode_offsets(answer.body) == {Q0: 2}
+        assert decode_progress_offsets(answer.body) == {Q0: 2}
         redirected = await held
         assert (redirected.code, redirected.ext["nextBeginOffset"]) == (ResponseCode.PULL_OFFSET_MOVED, "2")
         await peer.commit("CG", "T", 3)  # after the redirect, commits are accepted again
@@ -218,9 +218,9 @@ def test_offset_reset_to_a_timestamp_or_to_the_end(tmp_path: Path) -> None:
         fourth = (await peer.messages("T", 3))[0]
         ask = RequestCode.INVOKE_BROKER_TO_RESET_OFFSET
         answer = await peer.ask(ask, ResetOffsetHeader("T", "CG", fourth.store_timestamp + 1).to_ext())
-        assert decode_offsets(answer.body) == {Q0: 4, Q1: 0}
+        assert decode_progress_offsets(answer.body) == {Q0: 4, Q1: 0}
         answer = await peer.ask(ask, ResetOffsetHeader("T", "CG", -1).to_ext())
-        assert decode_offsets(answer.body)[Q0] == 4
+        assert decode_progress_offsets(answer.body)[Q0] == 4
 
     with_broker(story, settings_of(tmp_path))
 

@@ -25,7 +25,7 @@ from actors.remoting.bodies.progress import (
     ConsumeStats,
     TopicStatsTable,
     decode_consume_stats_list,
-    decode_offsets,
+    decode_progress_offsets,
     decode_time_spans,
 )
 from actors.remoting.codes import RayMQRequestCode, RequestCode, ResponseCode
@@ -136,7 +136,9 @@ async def reset_to_end(peer: Peer) -> int:
     group = orjson.dumps({"groupName": "CG"})
     await peer.ask(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=group)
     header = ResetOffsetHeader("T", "CG", queue_id=QUEUE)
-    return decode_offsets((await ask(peer, RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, header)).body)[Q3]
+    return decode_progress_offsets((await ask(peer, RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, header)).body)[
+        Q3
+    ]
 
 
 async def offset_of_new_topic(peer: Peer) -> bool:

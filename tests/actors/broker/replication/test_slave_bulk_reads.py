@@ -17,7 +17,7 @@ from cluster.client import Admin
 from cluster.client.errors import BrokerUnreachable, ConfigInvalid
 from jobs.job_errors import FetchFailed
 from jobs.reading.options.read_options import ReadOptions
-from jobs.reading.options.topics import Topics
+from jobs.reading.options.topics import TopicNames
 from jobs.reading.plan import plan_read
 from store.message.record import decode_records
 from tests.actors.broker.brokers import Peer, hang_disk, registered_broker, run, slave_of
@@ -55,7 +55,7 @@ async def until_gone(nameserver: str, master: Peer) -> None:
 def read(nameserver: str, replica: Any = "any", *, map_files: bool = False) -> list[bytes]:
     """Return the bodies that a bulk read of topic T returns."""
     options = ReadOptions(
-        Topics(("T",)), nameservers=nameserver, columns=("body",), replica=replica, map_files=map_files
+        TopicNames(("T",)), nameservers=nameserver, columns=("body",), replica=replica, map_files=map_files
     )
     plan = plan_read(options)
     return [body for batch in plan.reader(plan.ranges).read_all() for body in batch["body"].to_pylist()]

@@ -14,7 +14,7 @@ from actors.host.ray_port import Node
 from cluster.autoscale.experiments.experiment import load_experiment
 from cluster.driver.exposure import exposed
 from cluster.driver.kinds import make_specs
-from cluster.driver.placement import Autoscaler, place
+from cluster.driver.placement import RayAutoscaler, place
 from cluster.topology.topology_file import load_with_source
 
 MANIFEST = Path("configs/kuberay/raymq.yaml")
@@ -60,7 +60,7 @@ def test_topology_fits_the_pods_and_their_volumes(documents: dict[str, Any], tmp
     topology, source = load_with_source(file)
     head = Node("10.0.0.1", {"node:__internal_head__": 1, "node:10.0.0.1": 1}, is_head=True)
     worker = Node("10.0.0.2", {}, is_head=False)
-    placement = place(topology, [head, worker], Autoscaler(is_running=True))
+    placement = place(topology, [head, worker], RayAutoscaler(is_running=True))
     specs = make_specs(topology, tmp_path, placement.resources, source)
     ((_, brokers),) = topology.elastic()
     # the topology can be started on these pods

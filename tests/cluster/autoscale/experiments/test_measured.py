@@ -13,12 +13,12 @@ import pytest
 from actors.host import ray_port
 from cluster.autoscale.experiments.experiment import load_experiment
 from cluster.autoscale.experiments.measured import run_measured, topology_of
-from cluster.autoscale.experiments.run import Run
+from cluster.autoscale.experiments.run import Trial
 from cluster.autoscale.experiments.run_home import PREFIX
 from cluster.autoscale.experiments.simulation import simulate_fixed
 from cluster.autoscale.experiments.summary import Summary, summarize
 from cluster.session.ray_head import read_record
-from cluster.session.ray_session import Mode, Way, session
+from cluster.session.ray_session import SessionMode, Way, session
 from cluster.topology.problems import find_problems
 from cluster.topology.topology import Topology
 from tests.cluster.autoscale.conftest import ElasticCluster
@@ -62,7 +62,7 @@ def processes_of_runs() -> list[int]:
     ]
 
 
-def judged(file: Path, run: Run, *overrides: str) -> Summary:
+def judged(file: Path, run: Trial, *overrides: str) -> Summary:
     experiment = load_experiment(file, overrides)
     summary = summarize(experiment, run, simulate_fixed(experiment))
     measures = summary.elastic
@@ -74,7 +74,7 @@ def judged(file: Path, run: Run, *overrides: str) -> Summary:
 
 def actors_of_runs(address: str, home: Path) -> list[str]:
     topology = Topology.model_validate({"brokers": {"pattern": "b-{n}", "max": 1, "resource": "x"}})
-    with session(topology, home, Way(Mode.ATTACHED, address)):
+    with session(topology, home, Way(SessionMode.ATTACHED, address)):
         return [where.name for where in ray_port.list_actors() if where.namespace.startswith(PREFIX)]
 
 

@@ -16,7 +16,7 @@ from cluster.autoscale.__main__ import main
 from cluster.autoscale.experiments.experiment import load_experiment
 from cluster.autoscale.experiments.history.judgement import Judgement
 from cluster.autoscale.experiments.report import write_report
-from cluster.autoscale.experiments.run import Injected, Run
+from cluster.autoscale.experiments.run import Injected, Trial
 from cluster.autoscale.experiments.simulation import simulate, simulate_fixed
 from cluster.autoscale.experiments.summary import summarize
 
@@ -85,7 +85,7 @@ def test_a_measured_run_is_judged_by_its_history(tmp_path: Path) -> None:
     experiment = load_experiment(STEP)
     simulated = simulate(experiment)
     judged = Judgement(sent=60_000, failed=0, lost=2, duplicated=1, out_of_order=0)
-    measured = Run(
+    measured = Trial(
         "measured", simulated.series, simulated.changes, judged, (12.0, 40.0), ("a node was killed",)
     )
 
@@ -128,11 +128,11 @@ def test_a_fault_must_be_injected_and_the_target_reached_after_it(tmp_path: Path
     starts = next(point.time_s for point in series if point.brokers_starting)
     fault = Injected(starts, "node 127.0.1.2 was killed while broker-2 started")
     runs = {
-        "not injected": Run("measured", series),
-        "not recovered": Run(
+        "not injected": Trial("measured", series),
+        "not recovered": Trial(
             "measured", [point for point in series if point.time_s <= starts], faults=(fault,)
         ),
-        "recovered": Run("measured", series, faults=(fault,)),
+        "recovered": Trial("measured", series, faults=(fault,)),
     }
     summaries = {name: summarize(experiment, run, simulate_fixed(experiment)) for name, run in runs.items()}
     held = {name: summary.checks[-1].holds for name, summary in summaries.items()}

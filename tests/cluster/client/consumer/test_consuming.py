@@ -15,7 +15,7 @@ from cluster.client.consumer import consuming as module
 from cluster.client.consumer.consuming import Consuming
 from cluster.client.consumer.listener import Listener, ListenerCall
 from cluster.client.consumer.process_queue import ProcessQueue
-from cluster.client.consumer.queue_work import Limits, QueueWork, Task
+from cluster.client.consumer.queue_work import CacheLimits, QueueWork, Task
 from store.clock import SystemClock
 from store.message.message import MessageExt
 from store.message.message_queue import MessageQueue
@@ -51,7 +51,7 @@ def run(listener: Listener, steps: Steps, config: PushConfig = CONFIG) -> None:
 
 def queue_with(count: int, queue_id: int = 0) -> QueueWork:
     queue = MessageQueue("T", "a", queue_id)
-    work = QueueWork(queue, 1, ProcessQueue(0), Limits.of(PushConfig(), 1), FETCHER)
+    work = QueueWork(queue, 1, ProcessQueue(0), CacheLimits.of(PushConfig(), 1), FETCHER)
     assert work.put(chunk(0, count), None)
     return work
 

@@ -7,7 +7,7 @@ from typing import cast
 
 import pytest
 
-from cluster.client.consumer.deliveries import Deliveries, QueueState
+from cluster.client.consumer.deliveries import Deliveries, PulledQueue
 from cluster.client.consumer.fetcher import Chunk, Fetcher
 from cluster.client.errors import DataDamaged
 from store.message.message_queue import MessageQueue
@@ -23,7 +23,7 @@ class TwoQueues:
     def __init__(self) -> None:
         self.taken_bytes: list[int] = []
         self.deliveries = Deliveries(lambda _fetcher, size_bytes: self.taken_bytes.append(size_bytes))
-        self.states = {queue: QueueState(queue, 1) for queue in (ONE, OTHER)}
+        self.states = {queue: PulledQueue(queue, 1) for queue in (ONE, OTHER)}
         for queue, state in self.states.items():
             self.deliveries.states[queue] = state
             self.seek(queue, 0)

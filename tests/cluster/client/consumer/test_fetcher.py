@@ -15,7 +15,7 @@ from actors.remoting.command import RemotingCommand
 from actors.supervisor import Supervisor
 from cluster.client.config import ConsumerConfig
 from cluster.client.consumer import fetcher as module
-from cluster.client.consumer.fetcher import Chunk, Fetcher, Puller
+from cluster.client.consumer.fetcher import Chunk, Fetcher, PullSender
 from cluster.client.errors import BrokerUnreachable, ClientError, DeadlineExceeded
 from cluster.client.message_selector import ALL_MESSAGES, MessageSelector
 from cluster.client.transport.instance import ClientInstance
@@ -112,7 +112,7 @@ def run(
     async def main() -> None:
         sink = Sink()
         instance = cast("ClientInstance", broker)
-        puller = Puller(instance, ConsumerConfig(fetch_bytes=1_000))
+        puller = PullSender(instance, ConsumerConfig(fetch_bytes=1_000))
         fetcher = Fetcher(instance, puller, QUEUE, 0, ALL_MESSAGES, lambda: 250, sink, consumed)
         fetcher.start()
         await steps(fetcher, sink, slept)

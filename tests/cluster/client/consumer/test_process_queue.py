@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cluster.client.consumer.process_queue import ProcessQueue
-from cluster.client.consumer.queue_work import Limits
+from cluster.client.consumer.queue_work import CacheLimits
 
 
 def test_unfinished_portion_blocks_commit_offset() -> None:
@@ -38,7 +38,7 @@ def test_repeated_finish_and_late_arrival_change_nothing() -> None:
 
 def test_limits_on_messages_bytes_and_span() -> None:
     """The span may equal its limit but not exceed it (RocketMQ DefaultMQPushConsumerImpl.pullMessage)."""
-    limits = Limits(messages=10, size_bytes=100, span=50)
+    limits = CacheLimits(messages=10, size_bytes=100, span=50)
     for next_offset, count, size_bytes, is_reached in (
         (9, 9, 99, False),
         (10, 10, 99, True),

@@ -13,7 +13,7 @@ import pytest
 from actors.rebalancer.group import Group
 from actors.remoting.bodies.groups import SyncGroupReply, SyncGroupRequest
 from cluster.client import ConsumerConfig, MessageQueue, PullConsumer
-from cluster.client.consumer.fetcher import Puller
+from cluster.client.consumer.fetcher import PullSender
 from cluster.client.consumer.pull_core import MIN_SHARE_BYTES, PullCore
 from cluster.client.errors import CommitFenced, QueueNotAssigned
 from cluster.client.group.offset_client import Commit, Committed, OffsetClient
@@ -152,15 +152,15 @@ def test_buffer_share_of_queue_has_minimum_size(
     cluster: Cluster, group: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shares: list[int] = []
-    pull = Puller.pull
+    pull = PullSender.pull
 
     async def recorded(
-        puller: Puller, queue: MessageQueue, offset: int, expression: str, share: int, *more: Any
+        puller: PullSender, queue: MessageQueue, offset: int, expression: str, share: int, *more: Any
     ) -> Any:
         shares.append(share)
         return await pull(puller, queue, offset, expression, share, *more)
 
-    monkeypatch.setattr(Puller, "pull", recorded)
+    monkeypatch.setattr(PullSender, "pull", recorded)
     topic = cluster.topic(queues=1)
     config = ConsumerConfig(prefetch_bytes=1_000)
     with PullConsumer(cluster.address, group, config=config) as consumer:

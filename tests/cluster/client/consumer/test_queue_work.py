@@ -10,7 +10,7 @@ import pytest
 from cluster.client.config import PushConfig
 from cluster.client.consumer.fetcher import Chunk, Fetcher
 from cluster.client.consumer.process_queue import ProcessQueue
-from cluster.client.consumer.queue_work import Limits, QueueWork, Task
+from cluster.client.consumer.queue_work import CacheLimits, QueueWork, Task
 from store.message.message_queue import MessageQueue
 from store.message.record import RecordDraft, encode_record
 
@@ -28,7 +28,7 @@ def chunk(begin: int, count: int) -> Chunk:
 
 
 def work(**settings: int) -> QueueWork:
-    return QueueWork(QUEUE, 1, ProcessQueue(0), Limits.of(PushConfig(**settings), 1), FETCHER)
+    return QueueWork(QUEUE, 1, ProcessQueue(0), CacheLimits.of(PushConfig(**settings), 1), FETCHER)
 
 
 def taken(queue: QueueWork, count: int, now_ms: int = 0) -> Task:

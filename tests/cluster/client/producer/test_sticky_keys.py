@@ -13,7 +13,7 @@ from cluster.client.hooks import SendContext
 from cluster.client.producer.sticky_keys import (
     HOLD_ATTEMPTS,
     NEAR_MESSAGES,
-    Progress,
+    KeyProgress,
     StickyChoice,
     StickyKeys,
     StickyKeysHook,
@@ -43,11 +43,11 @@ class Groups:
         self.requested: list[MessageQueue] = []
         self.is_reachable = True
 
-    async def progress(self, queue: MessageQueue) -> Progress:
+    async def progress(self, queue: MessageQueue) -> KeyProgress:
         self.requested.append(queue)
         if not self.is_reachable:
             raise BrokerUnreachable("no connection to host:1")
-        return Progress(self.consumed[queue], self.end[queue])
+        return KeyProgress(self.consumed[queue], self.end[queue])
 
 
 class Keys:

@@ -23,7 +23,7 @@ from cluster.client import Admin, Message, Producer, PullConsumer, PushConsumer,
 from cluster.client.errors import ConfigInvalid
 from cluster.topology.topology import Topology
 from jobs.job_errors import FetchFailed
-from jobs.reading.connection import Connection
+from jobs.reading.connection import ReaderConnection
 from store.clock import SystemClock
 from store.message.hosts import check_host, join_address, split_address
 from tests.cluster.client.conftest import Cluster
@@ -58,7 +58,7 @@ def test_wrong_address_is_refused_by_name_everywhere(address: str, tmp_path: Pat
             make()
         assert shown in str(raised.value)
     with pytest.raises(FetchFailed, match=REASON):
-        Connection(address)
+        ReaderConnection(address)
     for settings, more in ((BrokerSettings, {}), (RebalancerSettings, {"data_dir": tmp_path})):
         if address == "a:0":
             continue  # the settings of a cluster whose ports are not chosen yet
@@ -136,5 +136,5 @@ def test_cluster_on_ipv6_sends_reads_and_queries(clusters: Callable[..., Cluster
     with PullConsumer(cluster.address, group) as consumer:
         consumer.subscribe(topic)
         assert len(poll_messages(consumer, 4)) == 4
-    connection = Connection(cluster.brokers["a"].address)
+    connection = ReaderConnection(cluster.brokers["a"].address)
     connection.close()

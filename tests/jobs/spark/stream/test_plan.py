@@ -13,8 +13,8 @@ from jobs.spark.stream.plan import Batch, Limits, existing_positions, initial_po
 from jobs.spark.stream.reader import StreamManifestReader
 from jobs.spark.stream.stream_manifest import (
     decode_rows,
-    encode_batch,
     encode_fault,
+    encode_stream_batch,
     is_fault,
     positions_after,
     split_of,
@@ -108,7 +108,7 @@ def test_manifest_contains_splits_positions_and_lag() -> None:
     states = [state(0, 0, 10), state(1, 0, 35), state(2, 4, 4)]
     positions, _ = initial_positions(states, Offsets(EARLIEST), fail_on_data_loss=True)
     batch = next_batch(states, positions, Limits(40, 3))
-    rows = decode_rows(encode_batch(7, "query", batch, {}))
+    rows = decode_rows(encode_stream_batch(7, "query", batch, {}))
     assert positions_after(rows) == batch.positions
     splits = [split_of(row) for row in rows if row["begin"] < row["end"]]
     assert sorted(splits, key=lambda each: (each.queue, each.begin)) == list(batch.splits)
@@ -122,7 +122,7 @@ def test_reader_of_a_dead_broker_names_range_and_remedy() -> None:
     address = f"127.0.0.1:{free_port()}"  # of broker and nameserver
     location = StoreLocation(address, "/no store", "a1", 1 << 30, 300_000)
     batch = Batch([Split(queue(0), 3, 9, location)], {queue(0): 9}, {})
-    rows = [{**row, "fault": None} for row in decode_rows(encode_batch(0, "query", batch, {}))]
+    rows = [{**row, "fault": None} for row in decode_rows(encode_stream_batch(0, "query", batch, {}))]
     reader = StreamManifestReader(SplitsReader((), ("body",), True, True), [address], "checkpoint")
     with pytest.raises(FetchFailed, match=r"orders/broker-a/0 \[3, 9\): .* start broker broker-a"):
         list(reader(iter([pa.RecordBatch.from_pylist(rows)])))
