@@ -71,7 +71,6 @@ class Keeper(Protocol):
 
     def bounds(self) -> Sequence[Use]:
         """Return the uses of its bounds."""
-        ...
 
 
 def uses_of(parts: Iterable[object]) -> Sequence[Use]:

@@ -68,11 +68,9 @@ class Guest(Protocol):
 
         For a peer that has never completed a request, this is its age and `NEVER_ASKED_NS`.
         """
-        ...
 
     def give_way(self) -> None:
         """Close the connection immediately, without a log event: there may be thousands."""
-        ...
 
 
 class Ports:

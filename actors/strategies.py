@@ -24,13 +24,11 @@ class AllocateMessageQueueStrategy(Protocol):
     @property
     def name(self) -> str:
         """RocketMQ's name of the strategy."""
-        ...
 
     def allocate(
         self, client_id: str, queues: Iterable[MessageQueue], client_ids: Collection[str]
     ) -> list[MessageQueue]:
         """Return the queues that are assigned to `client_id`."""
-        ...
 
 
 class AllocateMessageQueueAveragely:

@@ -11,11 +11,9 @@ class Clock(Protocol):
 
     def wall_ms(self) -> int:
         """Return the milliseconds since the Unix epoch; the value may jump forwards or backwards."""
-        ...
 
     def monotonic_ns(self) -> int:
         """Return nanoseconds since an arbitrary moment; the value never decreases."""
-        ...
 
 
 class SystemClock:

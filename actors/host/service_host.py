@@ -58,11 +58,9 @@ class Service(Protocol):
 
     async def start(self) -> None:
         """Start to serve. Raises OSError or StoreError if that is not possible."""
-        ...
 
     async def stop(self) -> None:
         """Finish the requests in progress, flush, and release ports and files."""
-        ...
 
 
 class NotServing(Exception):

@@ -46,20 +46,16 @@ class RequestService(Protocol):
     @property
     def costly_codes(self) -> CodeMarks:
         """Codes of costly requests, such as pulls (see `actors.remoting.scheduler`)."""
-        ...
 
     @property
     def taken_codes(self) -> CodeMarks:
         """Codes of requests of which `take` handles undecoded frames."""
-        ...
 
     def take(self, connection: "Connection", data: bytearray, at: int, end: int) -> int:
         """Handle frames at the front of `data[at:end]`; return the position after the last one, or `at`."""
-        ...
 
     def handle(self, connection: "Connection", command: RemotingCommand) -> None:
         """Handle one request; an exception becomes its error response."""
-        ...
 
 
 class ClientAttributes:

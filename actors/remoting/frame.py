@@ -129,11 +129,9 @@ class Room(Protocol):
 
     def reserve(self, size_bytes: int) -> bool:
         """Return True if there is room; otherwise `FrameReader.take_place` is called later."""
-        ...
 
     def give(self, size_bytes: int) -> None:
         """Release the place of a frame that is complete or dropped."""
-        ...
 
 
 class _Unlimited:

@@ -43,53 +43,41 @@ class Peer(Protocol):
     @property
     def peer(self) -> str:
         """Address and port of the peer."""
-        ...
 
     @property
     def unread_bytes(self) -> int:
         """Bytes that the peer had not read at the last count."""
-        ...
 
     @property
     def open_requests(self) -> int:
         """Number of requests that wait to be handled, or of open calls."""
-        ...
 
     def flush(self) -> None:
         """Write the collected responses."""
-        ...
 
     def expire_calls(self, now_ns: int) -> int | None:
         """Fail the calls whose deadline has passed; return the next deadline (monotonic ns), if any."""
-        ...
 
     def count_unread(self) -> None:
         """Update the count of unread bytes of this connection and the hub's total."""
-        ...
 
     def check(self, now_ns: int) -> None:
         """Abort the connection if it has stalled for longer than the limit."""
-        ...
 
     def discard_input(self) -> None:
         """Accept no further request."""
-        ...
 
     def close(self, reason: str) -> None:
         """Write all collected responses, then close."""
-        ...
 
     def abort(self, reason: str) -> None:
         """Close immediately."""
-        ...
 
     def idle_ns(self, now_ns: int) -> int | None:
         """Return how long the peer has requested nothing (see `actors.ports.Guest`)."""
-        ...
 
     def give_way(self) -> None:
         """Close immediately, without a log event."""
-        ...
 
 
 class Hub:

@@ -64,12 +64,10 @@ class RequestCodes(Protocol):
     @property
     def costly_codes(self) -> CodeMarks:
         """Codes of requests that wait for the end of a turn."""
-        ...
 
     @property
     def taken_codes(self) -> CodeMarks:
         """Codes of requests whose undecoded frames may be handled together."""
-        ...
 
 
 class InputQueue:

@@ -52,7 +52,6 @@ class HeaderType(Protocol):
 
     def from_ext(self, ext: Mapping[str, str]) -> Any:
         """Return the header decoded from `ext`. Raises Refused if a field is missing or invalid."""
-        ...
 
 
 class Cost(StrEnum):

@@ -50,12 +50,10 @@ class DecodedRequest(Protocol):
     @property
     def command(self) -> RemotingCommand:
         """The request command."""
-        ...
 
     @property
     def header(self) -> Any:
         """The typed header, or None if the row has no header type."""
-        ...
 
 
 Targets = Callable[[DecodedRequest], Iterable[Target]]

@@ -64,34 +64,27 @@ class Fleet(Protocol):
 
     def observe(self) -> Sequence[Observed]:
         """Return all elastic brokers, those that wait for a node included."""
-        ...
 
     def create(self, existing: Sequence[str]) -> str:
         """Create a broker beside the `existing` ones, without waiting for it. Return its name."""
-        ...
 
     def equip(self, name: str) -> None:
         """Create the elastic topics on a broker that serves."""
-        ...
 
     def drain(self, name: str, step: str) -> DrainProgress:
         """Send a drain step (`cluster.driver.fleet.drain`) to a broker and return its progress."""
-        ...
 
     def export(self, name: str) -> bool:
         """Export the messages of a drained broker, if that is wanted. Return False until it is finished."""
-        ...
 
     def remove(self, name: str, unread: Mapping[str, int] | None) -> None:
         """Stop a broker and keep its store.
 
         `unread`: messages left for offline groups, by group; None if it never served.
         """
-        ...
 
     def replace(self, name: str) -> None:
         """Create a misplaced broker again, on the node of its store if that is alive."""
-        ...
 
 
 @dataclass(frozen=True)

@@ -76,11 +76,9 @@ class SendHook(Protocol):
 
     def before_send(self, context: SendContext, /) -> None:
         """Handle a send before its messages are validated and encoded."""
-        ...
 
     def after_send(self, context: SendContext, /) -> None:
         """Handle a send that succeeded or failed."""
-        ...
 
 
 class ConsumeHook(Protocol):
@@ -88,11 +86,9 @@ class ConsumeHook(Protocol):
 
     def before_consume(self, context: ConsumeContext, /) -> None:
         """Handle messages before the listener is called with them."""
-        ...
 
     def after_consume(self, context: ConsumeContext, /) -> None:
         """Handle messages after the listener returned or raised."""
-        ...
 
 
 class CallHook(Protocol):
@@ -103,13 +99,11 @@ class CallHook(Protocol):
 
         An exception fails the request.
         """
-        ...
 
     def after_call(
         self, address: str, command: RemotingCommand, response: RemotingCommand | RemotingError | None, /
     ) -> None:
         """Handle the `response` to `command`: a response of any code, an error, or None if it was one-way."""
-        ...
 
 
 def call_hooks(hooks: Sequence[Callable[..., None]], *arguments: object) -> None:

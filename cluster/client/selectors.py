@@ -21,7 +21,6 @@ class MessageQueueSelector(Protocol):
         `queues` is not empty, and its order is the same at each call. `argument` is the value that the caller
         passed to the send.
         """
-        ...
 
 
 def queue_index(key: str, count: int) -> int:

@@ -30,17 +30,14 @@ class RayNode(Protocol):
     @property
     def ip(self) -> str:
         """Return the address under which Ray knows the node."""
-        ...
 
     @property
     def resources(self) -> Mapping[str, float]:
         """Return the resources of the node and their amounts."""
-        ...
 
     @property
     def is_head(self) -> bool:
         """Return True for the head node of the Ray cluster."""
-        ...
 
 
 @dataclass(frozen=True)

@@ -87,7 +87,6 @@ class UniqKeySource(Protocol):
 
     def next_block(self, count: int) -> UniqKeyBlock:
         """Return a block of the next `count` UNIQ_KEYs."""
-        ...
 
 
 class UniqKeySequence:

@@ -44,8 +44,6 @@ class SendInterceptor(Protocol):
         None if it may change any message: then no message takes the compiled path (`plain_sends`), which
         messages to retry and dead-letter topics never take.
         """
-        ...
 
     def before_append(self, draft: SendDraft) -> None:
         """Change the record and properties of the draft if needed. Raises Refused to refuse the message."""
-        ...

@@ -39,7 +39,6 @@ class Output(Protocol):
 
     def write(self, call: Call, data: bytes) -> None:
         """Send data of the call's stream as far as the peer's windows allow, and keep the rest."""
-        ...
 
 
 class Call:

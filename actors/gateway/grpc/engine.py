@@ -75,35 +75,27 @@ class Streams(Protocol):
 
     def begin(self, stream_id: int, headers: Iterable[tuple[bytes, bytes]]) -> None:
         """Begin a stream with the headers of a request."""
-        ...
 
     def received(self, stream_id: int, data: bytes) -> bool:
         """Handle data of a request; return True if it is acknowledged later."""
-        ...
 
     def ended(self, stream_id: int) -> None:
         """Handle the end of a request."""
-        ...
 
     def reset(self, stream_id: int) -> None:
         """Handle the end of a stream on which nothing can be sent any more."""
-        ...
 
     def window(self, stream_id: int) -> None:
         """Continue to send on a stream, or on all of them if it is 0: the peer has enlarged a window."""
-        ...
 
     def count_control(self) -> None:
         """Count a frame without data."""
-        ...
 
     def going_away(self) -> None:
         """Handle that the peer opens no further stream."""
-        ...
 
     def failed(self, reason: str) -> None:
         """Close the connection after the next output: the peer violated HTTP/2."""
-        ...
 
 
 class Engine:

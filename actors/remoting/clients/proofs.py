@@ -45,7 +45,6 @@ class Peer(Protocol):
     @property
     def peer(self) -> str:
         """Return its socket address."""
-        ...
 
     is_proven: bool
 

@@ -30,19 +30,15 @@ class LoadClients(Protocol):
 
     async def send(self) -> None:
         """Send messages until cancelled. Raises BenchFailed if the clients have ended."""
-        ...
 
     def change_rate(self, rate: float) -> None:
         """Send `rate` messages/s from now on; sends that were due before are dropped."""
-        ...
 
     async def pause(self) -> None:
         """Pause all consumers."""
-        ...
 
     async def resume(self) -> None:
         """Resume all consumers."""
-        ...
 
 
 async def measure(clients: LoadClients, workload: Workload, progress: Progress) -> dict[str, Any]:

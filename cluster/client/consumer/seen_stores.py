@@ -36,15 +36,12 @@ class SeenStore(Protocol):
 
     def seen(self, keys: Collection[str]) -> set[str]:
         """Return those of `keys` that are marked. An exception makes the consumer retry the messages."""
-        ...
 
     def mark(self, keys: Sequence[str]) -> None:
         """Mark `keys`, all of them or none. A key may be marked already."""
-        ...
 
     def close(self) -> None:
         """Release the resources of the store."""
-        ...
 
 
 class MemorySeen:

@@ -58,7 +58,6 @@ class ProgressSource(Protocol):
 
     async def progress(self, queue: MessageQueue) -> KeyProgress:
         """Return the progress of the groups in `queue`. Raises ClientError."""
-        ...
 
 
 class CommittedProgress:
