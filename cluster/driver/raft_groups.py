@@ -22,24 +22,21 @@ import orjson
 
 from actors.broker.broker_settings import raft_member
 from actors.broker.broker_settings_text import STORE_KEY
-from actors.host import ray_port
 from actors.host.node_address import NODE_HOST
-from cluster.driver.launch_errors import refuse, refusing_damage
+from cluster.driver.kept_records import KeptRecords
+from cluster.driver.launch_errors import refuse
 from cluster.driver.new_stores import NewStore, StoreFound, create_stores, find_stores
 from cluster.driver.placement import RayNode
 from cluster.driver.specs import ActorSpec
 from cluster.topology.topology import SingleBroker, Topology
-from store.disk.files import replace_file
 from store.message.hosts import join_address, split_address
 from store.ownership.identity import StoreIdentity
 
-PREFIX = "raft-group:"
 FOLDER = "raft-groups"
 _REMEDY = (
     'restore it from a backup, or write {"members": ["STORE_ID@HOST:PORT", …]}, with the replicas in the '
     "order of their numbers: the id is storeId in raymq.json of each store"
 )
-_REMEDY_IN_RAY = "stop the cluster with `raymq down`; a new Ray gets the record from the home directory"
 
 
 class RunOnNode(Protocol):
@@ -88,6 +85,10 @@ class SavedGroup:
     def members_of(self, replica: int) -> Sequence[str]:
         """Return the list that a replica is started with."""
         return () if replica in self.joined or replica >= len(self.members) else self.members
+
+
+_GROUPS = KeptRecords("raft-group:", FOLDER, SavedGroup.decode, _REMEDY)
+exchange, save = _GROUPS.exchange, _GROUPS.save
 
 
 class RaftGroups:
@@ -155,8 +156,7 @@ class RaftGroups:
 
     def forget(self, name: str) -> None:
         """Remove the record of a group, which is a single broker again."""
-        (self._home / FOLDER / f"{name}.json").unlink(missing_ok=True)
-        ray_port.forget(self._namespace, PREFIX + name)
+        _GROUPS.forget(self._home, self._namespace, name)
         self._recorded.pop(name, None)
 
     def ports(self, topology: Topology, running: Collection[str]) -> dict[str, int]:
@@ -304,29 +304,3 @@ def _address(topology: Topology, member: SingleBroker, resource: str, nodes: Seq
             return ""
         host = having[0]
     return join_address(host, port)
-
-
-def exchange(home: Path, namespace: str) -> dict[str, SavedGroup]:
-    """Return the records of all groups by broker name, after completing both places.
-
-    The record in Ray is valid if they differ: the home directory may have been restored from a backup.
-    Raises LaunchRefused for a damaged record.
-    """
-    found: dict[str, SavedGroup] = {}
-    for path in (home / FOLDER).glob("*.json"):
-        with refusing_damage(path, _REMEDY):
-            found[path.stem] = SavedGroup.decode(path.read_bytes())
-    for key in ray_port.recalled_keys(namespace, PREFIX):
-        if (data := ray_port.recall(namespace, key)) is not None:
-            with refusing_damage(f"the key {key} of namespace {namespace} in Ray", _REMEDY_IN_RAY):
-                found[key.removeprefix(PREFIX)] = SavedGroup.decode(data)
-    for broker, group in found.items():
-        save(home, namespace, broker, group)
-    return found
-
-
-def save(home: Path, namespace: str, broker: str, group: SavedGroup) -> None:
-    """Save the record of a group in both places."""
-    (home / FOLDER).mkdir(parents=True, exist_ok=True)
-    replace_file(home / FOLDER / f"{broker}.json", group.encode())
-    ray_port.remember(namespace, PREFIX + broker, group.encode())

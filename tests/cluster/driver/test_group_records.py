@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from actors.host import store_binding
+from actors.host.store_binding import StoreBinding
 from cluster.driver import bindings, fleet, group_masters
 from cluster.driver.driver import Driver
 from cluster.driver.group_masters import GroupMaster
@@ -64,6 +65,19 @@ def test_damaged_copy_of_a_binding_is_refused_with_file_and_remedy(tmp_path: Pat
     with pytest.raises(LaunchRefused, match=r"broker-1-0\.json is damaged .*: restore it from a backup, or"):
         bindings.exchange(tmp_path, NAMESPACE)
     assert store_binding.find_all(NAMESPACE) == {}
+
+
+def test_binding_in_ray_is_valid_and_a_new_ray_gets_the_copy(
+    tmp_path: Path, stored: dict[str, bytes]
+) -> None:
+    old, new = StoreBinding("10.0.0.1", "/old"), StoreBinding("10.0.0.2", "/new")
+    store_binding.save(NAMESPACE, "broker-1-0", old)
+    bindings.exchange(tmp_path, NAMESPACE)
+    store_binding.save(NAMESPACE, "broker-1-0", new)
+    assert bindings.exchange(tmp_path, NAMESPACE) == {"broker-1-0": new}
+    stored.clear()
+    bindings.exchange(tmp_path, NAMESPACE)
+    assert store_binding.find_all(NAMESPACE) == {"broker-1-0": new}
 
 
 def status_of(spec: ActorSpec, **details: object) -> dict[str, object]:
