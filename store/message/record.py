@@ -15,7 +15,6 @@ an i16.
 """
 
 from dataclasses import dataclass, replace
-from enum import IntEnum
 from functools import lru_cache
 from struct import Struct
 from typing import NamedTuple
@@ -226,25 +225,6 @@ def _with_crc(record: bytes) -> bytes:
     return covered + f"{MessageConst.CRC32}\x01{digits}\x02".encode()
 
 
-class RecordVerdict(IntEnum):
-    """Result of checking a position of the log: a valid record, a blank record, or damage."""
-
-    RECORD = 0
-    BLANK = 1
-    DAMAGED = 2
-
-
-class RecordCheck(NamedTuple):
-    """The result of `check_record`.
-
-    `size_bytes` is the size of the record or blank record, 0 if damaged. `reason` says what is damaged.
-    """
-
-    verdict: RecordVerdict
-    size_bytes: int
-    reason: str = ""
-
-
 class _Parsed(NamedTuple):
     """The fields of a record's header, and the positions of its other fields in the buffer."""
 
@@ -254,32 +234,6 @@ class _Parsed(NamedTuple):
     topic_end: int
     properties: int
     end: int
-
-
-def check_record(
-    buffer: Buffer, position: int = 0, *, check_crc: bool = True, force_crc_property: bool = False
-) -> RecordCheck:
-    """Check whether a valid record or blank record starts at `position` (docs/store-format.md#record-check).
-
-    Args:
-        buffer: Bytes of a CommitLog file, up to the end of the file.
-        position: Index in `buffer`.
-        check_crc: Verify the CRC of the body.
-        force_crc_property: Verify the CRC of the whole record instead. A record without it is damaged
-            (RocketMQ's forceVerifyPropCRC).
-    """
-    if len(buffer) - position < BLANK_BYTES:
-        return RecordCheck(RecordVerdict.DAMAGED, 0, "fewer than 8 bytes before the end of the data")
-    size_bytes, magic = _SIZE_AND_MAGIC.unpack_from(buffer, position)
-    if magic == MAGIC_BLANK and BLANK_BYTES <= size_bytes <= len(buffer) - position:
-        return RecordCheck(RecordVerdict.BLANK, size_bytes)
-    try:
-        parsed = _parse(buffer, position, check_crc=check_crc and not force_crc_property)
-        if force_crc_property:
-            _check_crc_property(buffer, position, parsed)
-    except RecordDamaged as damage:
-        return RecordCheck(RecordVerdict.DAMAGED, 0, damage.reason)
-    return RecordCheck(RecordVerdict.RECORD, size_bytes)
 
 
 def decode_record(
@@ -391,9 +345,3 @@ def _parse(buffer: Buffer, position: int, *, check_crc: bool) -> _Parsed:
     if check_crc and body_length and crc32(buffer[body : body + body_length]) != fields[2]:
         raise RecordDamaged(f"the CRC of the body is not bodyCRC {fields[2]:#010x}", position=position)
     return _Parsed(fields, body, topic, topic_end, properties, end)
-
-
-def _check_crc_property(buffer: Buffer, position: int, parsed: _Parsed) -> None:
-    record = bytes(buffer[position : parsed.end])
-    if parsed.end - parsed.properties < CRC_PROPERTY_BYTES or _with_crc(record) != record:
-        raise RecordDamaged("the CRC of the whole record is missing or wrong", position=position)

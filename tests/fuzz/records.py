@@ -30,8 +30,6 @@ from store.message.message_id import UniqKeyBlock
 from store.message.record import (
     MAGIC_BLANK,
     RecordDraft,
-    RecordVerdict,
-    check_record,
     decode_record,
     decode_records,
     encode_blank,
@@ -41,6 +39,7 @@ from store.message.runs import Runs, decode_runs, encode_heads
 from store.store_errors import MessageInvalid, RecordDamaged
 from tests.fuzz.fence import Bytes, Fence
 from tests.store.kernels import plain_dispatch
+from tests.store.kernels.plain_check import RecordVerdict, check_record
 from tests.store.kernels.plain_records import encode_batch_records_plain, encode_rows_plain, stamp_runs_plain
 
 V4 = Host("10.0.0.1", 1234).packed

@@ -23,16 +23,10 @@ from store.kernels.units import (
     Numbers,
 )
 from store.kernels.walk import BAD_PARTS, BLANK, record_size
-from store.message.record import (
-    CRC_PROPERTY_BYTES,
-    MAGIC_BLANK,
-    MAGIC_V1,
-    RecordVerdict,
-    check_record,
-    decode_record,
-)
+from store.message.record import CRC_PROPERTY_BYTES, MAGIC_BLANK, MAGIC_V1, decode_record
 from store.message.sys_flag import TRANSACTION_MASK, TRANSACTION_ROLLBACK, TRANSACTION_UNQUEUED
 from store.message.tags import java_hash, tags_code
+from tests.store.kernels.plain_check import RecordVerdict, check_record
 
 _HEAD_BYTES = 8
 _SECONDS_MAX = 0x7FFFFFFF

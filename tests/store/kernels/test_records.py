@@ -28,10 +28,11 @@ from store.message.hosts import Host
 from store.message.message import Message
 from store.message.message_id import UniqKeyBlock
 from store.message.properties import encode_properties
-from store.message.record import RecordDraft, RecordVerdict, check_record, decode_records, encode_record
+from store.message.record import RecordDraft, decode_records, encode_record
 from store.message.runs import Runs
 from store.message.sys_flag import TRANSACTION_PREPARED
 from store.store_errors import MessageInvalid
+from tests.store.kernels.plain_check import RecordVerdict, check_record
 from tests.store.kernels.plain_records import (
     encode_batch_records_plain,
     encode_rows_plain,

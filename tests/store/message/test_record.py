@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from store.kernels.resync import next_bad_crc_property
+from store.kernels.walk import BEYOND_END, BLANK, check_record_at
 from store.message.compression import decompress
 from store.message.hosts import Host
 from store.message.message import MessageExt
@@ -21,8 +25,6 @@ from store.message.record import (
     MAGIC_V1,
     MAGIC_V2,
     RecordDraft,
-    RecordVerdict,
-    check_record,
     decode_record,
     decode_records,
     encode_blank,
@@ -38,6 +40,7 @@ GOLDEN = bytes.fromhex(
     "000004d20000018bcfe568010a00000200002a9f0000000100000000000000000000000568656c6c6f02543100046b017602"
 )
 HELLO_CRC = 907060870
+HELLO_POSITION = 1000
 
 hosts = st.sampled_from([Host("10.0.0.1", 1234), Host("fd00::2", 65535)])
 i32 = st.integers(-(1 << 31), (1 << 31) - 1)
@@ -74,7 +77,9 @@ def hello(properties: bytes = b"k\x01v\x02") -> RecordDraft:
 
 
 def encoded_hello(**options: Any) -> bytes:
-    return encode_record(hello(), 42, 1000, 1700000000001, Host("10.0.0.2", 10911).packed, **options)
+    return encode_record(
+        hello(), 42, HELLO_POSITION, 1700000000001, Host("10.0.0.2", 10911).packed, **options
+    )
 
 
 def test_encoded_record_matches_rocketmqs_bytes() -> None:
@@ -136,44 +141,48 @@ def test_truncated_record_is_damaged(draft: RecordDraft, data: st.DataObject) ->
     record = encode_record(draft, 1, 2, 3, bytes(8))
     cut = data.draw(st.integers(0, len(record) - 1))
 
-    assert check_record(record) == (RecordVerdict.RECORD, len(record), "")
-    assert check_record(record[:cut]).verdict is RecordVerdict.DAMAGED
+    assert decode_record(record).store_size == len(record)
     with pytest.raises(RecordDamaged) as raised:
         decode_records(record + record[:cut]) if cut else decode_record(b"")
     assert raised.value.position in (0, len(record))
 
 
 @given(draft=drafts, data=st.data())
-def test_check_record_of_corrupted_bytes_raises_nothing(draft: RecordDraft, data: st.DataObject) -> None:
+def test_corrupted_record_is_decoded_with_its_size_or_damaged(
+    draft: RecordDraft, data: st.DataObject
+) -> None:
     record = bytearray(encode_record(draft, 1, 2, 3, bytes(8)))
     for _ in range(data.draw(st.integers(1, 4))):
         record[data.draw(st.integers(0, len(record) - 1))] = data.draw(st.integers(0, 255))
 
-    check = check_record(record)
-
-    assert check.verdict is not RecordVerdict.RECORD or check.size_bytes == len(record)
+    with contextlib.suppress(RecordDamaged):
+        assert decode_record(record).store_size == len(record)
 
 
 def test_record_with_changed_body_is_damaged() -> None:
     record = bytearray(encoded_hello())
     record[88] ^= 1
 
-    assert "CRC" in check_record(record).reason
-    assert check_record(record, check_crc=False).verdict is RecordVerdict.RECORD
+    with pytest.raises(RecordDamaged, match="CRC"):
+        decode_record(record)
+    assert decode_record(record, check_crc=False).store_size == len(record)
+
+
+def is_accepted(record: bytes) -> bool:
+    """Return True if the store accepts a record of `encoded_hello`, with the CRC of its property."""
+    buffer, size = np.frombuffer(record, np.uint8), len(record)
+    is_record = check_record_at(buffer, 0, size, HELLO_POSITION, True) == size
+    return is_record and next_bad_crc_property(buffer, 0, size) == (size, 0)
 
 
 @pytest.mark.parametrize("position", range(102))
 def test_crc_property_detects_a_change_at_any_position(position: int) -> None:
     record = bytearray(encoded_hello(append_crc=True))
-    assert check_record(record, force_crc_property=True).verdict is RecordVerdict.RECORD
+    assert is_accepted(bytes(record))
 
     record[position] ^= 0x10
 
-    assert check_record(record, force_crc_property=True).verdict is not RecordVerdict.RECORD
-
-
-def test_record_without_crc_property_is_damaged_if_it_is_required() -> None:
-    assert check_record(encoded_hello(), force_crc_property=True).verdict is RecordVerdict.DAMAGED
+    assert not is_accepted(bytes(record))
 
 
 def test_crc_property_adds_a_missing_last_separator() -> None:
@@ -194,8 +203,9 @@ def test_crc_property_of_another_record_is_replaced() -> None:
 def test_blank_record_must_not_exceed_its_file() -> None:
     blank = encode_blank(100)
 
-    assert check_record(blank + bytes(92)) == (RecordVerdict.BLANK, 100, "")
-    assert check_record(blank + bytes(91)).verdict is RecordVerdict.DAMAGED
+    for rest, code in ((92, BLANK), (91, BEYOND_END)):
+        file = np.frombuffer(blank + bytes(rest), np.uint8)
+        assert check_record_at(file, 0, len(file), 0, True) == code
 
 
 def rocketmq_fields(message: MessageExt) -> dict[str, Any]:

@@ -6,11 +6,11 @@ from pathlib import Path
 
 from actors.remoting.codes import RequestCode
 from actors.remoting.headers import ConsumerSendMsgBackHeader
-from store.message.record import RecordVerdict, check_record
 from tests.actors.broker.brokers import Peer, settings_of, with_broker
 from tests.actors.broker.timer.timers import START_MS, rounds, send_at
 from tests.actors.broker.transactions.transactions import COMMIT, begin, end, every
 from tests.eventually import eventually_async
+from tests.store.kernels.plain_check import RecordVerdict, check_record
 
 
 def test_every_move_replaces_the_crc_of_the_record(tmp_path: Path, clock) -> None:
