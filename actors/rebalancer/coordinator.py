@@ -20,7 +20,7 @@ from actors.remoting.command import RemotingCommand
 from actors.remoting.connection import Connection
 from actors.remoting.headers import ConsumerGroupHeader, ForwardHeartbeatHeader, ForwardUnregisterHeader
 from actors.remoting.remoting_errors import Refused
-from actors.remoting.request import BODY_BYTES_MAX, Cost, RequestContext, RequestRow
+from actors.remoting.request import BODY_BYTES_MAX, SYNC_BYTES_MAX, Cost, RequestContext, RequestRow
 from actors.remoting.slices import Steps
 from actors.remoting.table import RequestTable
 from actors.remoting.targets import Action, DecodedRequest, Resource, Target, on_group
@@ -131,8 +131,8 @@ class GroupCoordinator:
         leave, members = ForwardUnregisterHeader, ConsumerGroupHeader
         return RequestTable(
             (
-                row(code.FORWARD_SYNC, self._sync, None, _synced_group, heartbeat),
-                row(code.SYNC_GROUP, self._sync, None, _synced_group, heartbeat),
+                row(code.FORWARD_SYNC, self._sync, None, _synced_group, heartbeat, SYNC_BYTES_MAX),
+                row(code.SYNC_GROUP, self._sync, None, _synced_group, heartbeat, SYNC_BYTES_MAX),
                 row(
                     code.FORWARD_HEARTBEAT,
                     self._heartbeat,

@@ -42,13 +42,15 @@ def check_values(body: Buffer, what: str, values_max: int) -> None:
     """Raise Refused if the JSON `body` of a request has so many values that it would take long to decode."""
     if len(body) <= _SHORT_BYTES:
         return
-    values = bytes(body).count(b",")
-    if values > values_max:
-        raise Refused(
-            ResponseCode.INVALID_PARAMETER,
-            f"the {what} has {values:,} values, but the limit is {values_max:,}: send several smaller "
-            "requests",
-        )
+    text = bytes(body)
+    objects = text.count(b"{") + text.count(b"[")
+    counts = (("values", text.count(b","), values_max), ("objects and lists", objects, values_max // 2))
+    for kind, count, limit in counts:
+        if count > limit:
+            raise Refused(
+                ResponseCode.INVALID_PARAMETER,
+                f"the {what} has {count:,} {kind}, but the limit is {limit:,}: send several smaller requests",
+            )
 
 
 def load_request(

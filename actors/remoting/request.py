@@ -96,6 +96,8 @@ DECODED_RATIO: Final = 16
 
 HEARTBEAT_BYTES_MAX: Final = 1 << 20
 """Largest body of a heartbeat, and of the subscription of a starting consumer."""
+SYNC_BYTES_MAX: Final = 2 << 20
+"""Largest body of SYNC_GROUP."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,7 +28,15 @@ from actors.remoting.connection import Connection
 from actors.remoting.headers import ConsumerGroupHeader, UnregisterClientHeader
 from actors.remoting.json_fields import get_object, load_request
 from actors.remoting.remoting_errors import Refused, RemotingError
-from actors.remoting.request import HEARTBEAT_BYTES_MAX, Cost, OnSlave, RequestContext, RequestRow, UserOf
+from actors.remoting.request import (
+    HEARTBEAT_BYTES_MAX,
+    SYNC_BYTES_MAX,
+    Cost,
+    OnSlave,
+    RequestContext,
+    RequestRow,
+    UserOf,
+)
 from actors.remoting.slices import Steps, run_in_slices
 from actors.remoting.targets import Action, DecodedRequest, Resource, Target, each_of, on_cluster, on_group
 from store.logs import get_logger
@@ -86,7 +94,7 @@ class ClientRequests:
         beat, size = Cost.HEARTBEAT, HEARTBEAT_BYTES_MAX
         leave = each_of(on_group(Action.PUB, "producer_group"), sub)
         return (
-            row(RayMQRequestCode.SYNC_GROUP, self.sync_group, None, _synced_group, cost),
+            row(RayMQRequestCode.SYNC_GROUP, self.sync_group, None, _synced_group, cost, SYNC_BYTES_MAX),
             row(code.GET_CONSUMER_LIST_BY_GROUP, self.members, ConsumerGroupHeader, sub, cost),
             row(code.CHECK_CLIENT_CONFIG, self.check, cost=cost, body_bytes_max=size),
             row(code.HEART_BEAT, self.heartbeat, None, _heartbeat_targets, beat, size),

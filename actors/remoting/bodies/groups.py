@@ -235,7 +235,7 @@ class SyncGroupRequest(ShapedBody):
     """
 
     title = "SYNC_GROUP request"
-    values_max = 400_000
+    values_max = 280_000
 
     group: Group
     client_id: ClientId

@@ -49,6 +49,20 @@ def test_body_with_too_many_values_is_refused(kind: type[Body], value: bytes) ->
 
 
 @pytest.mark.parametrize("kind", REQUESTS)
+@pytest.mark.parametrize("value", [b"[" * 20 + b"]" * 20, b'{"a":' * 20 + b"1" + b"}" * 20])
+def test_body_with_too_many_objects_is_refused(kind: type[Body], value: bytes) -> None:
+    """With few values: each object takes longer to decode than a number."""
+    assert kind.values_max is not None
+    limit = kind.values_max // 2
+    count = min(limit // 20 + 1_000, kind.values_max - 100)
+    body = b'{"unknown":[' + value + (b"," + value) * count + b"]}"
+    with pytest.raises(
+        Refused, match=rf"objects and lists, but the limit is {limit:,}: send several smaller"
+    ):
+        kind.decode(body)
+
+
+@pytest.mark.parametrize("kind", REQUESTS)
 @pytest.mark.parametrize(
     "body",
     [
@@ -59,7 +73,7 @@ def test_body_with_too_many_values_is_refused(kind: type[Body], value: bytes) ->
     ],
 )
 def test_long_body_that_is_no_strict_json_is_refused(kind: type[Body], body: bytes) -> None:
-    with pytest.raises(Refused, match="is not a valid"):
+    with pytest.raises(Refused, match=r"is not a valid|objects and lists, but the limit is"):
         kind.decode(body)
 
 
@@ -72,6 +86,8 @@ def test_short_request_may_have_unquoted_keys() -> None:
 
 
 def test_kept_object_with_too_many_values_is_refused() -> None:
-    body = b'{"a":[1' + b",1" * (KEPT_VALUES_MAX + 1) + b"]}"
-    with pytest.raises(Refused, match=f"the limit is {KEPT_VALUES_MAX:,}"):
-        load_kept_object(body, "list", 2 * len(body))
+    objects = KEPT_VALUES_MAX // 2
+    for limit, value in ((KEPT_VALUES_MAX, b"1,"), (objects, b"{},"), (objects, b'{"a":{"b":{}}},')):
+        body = b'{"a":[' + value * (limit + 1) + b"1]}"
+        with pytest.raises(Refused, match=f"the limit is {limit:,}"):
+            load_kept_object(body, "list", 2 * len(body))
