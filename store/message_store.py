@@ -271,8 +271,7 @@ class MessageStore(ReadableStore):
             reason = "the log was truncated: this append can no longer be confirmed"
             self.positions.truncate_to(offset, StoreError(reason, self.root))
             holes.truncate_to(offset)
-            for sink in self._parts.sinks:
-                sink.rewind(offset)
+            self._parts.rewind(self.root, self.identity.store_id, offset)
             self._appender.rewind()
             if offset < confirmed:
                 rewind_timer_of(self.root, self._queues)

@@ -62,6 +62,25 @@ def test_example_feature_uses_every_extension_point(tmp_path: Path) -> None:
     with_broker(story, settings_of(tmp_path), features=[feature])
 
 
+def test_example_feature_keeps_its_state_and_table(tmp_path: Path) -> None:
+    names = run_block("Feature")
+
+    async def first(peer: Peer) -> None:
+        await peer.send("T", b"1")
+        await peer.send("T", b"2")
+        feature.tables[0].put("T", True)
+        assert (await peer.send("T", b"3")).remark == "topic T is closed"
+
+    async def second(peer: Peer) -> None:
+        assert (await peer.ask(names["GET_AUDIT"])).ext == {"stored": "2", "failed": "0"}
+        assert (await peer.send("T", b"4")).remark == "topic T is closed"
+
+    for story in (first, second):
+        feature = names["send_audit"]()
+        with_broker(story, settings_of(tmp_path), features=[feature])
+    assert (tmp_path / "store" / "sinks" / "audit").exists()
+
+
 def test_example_row_step_and_observer_handle_requests() -> None:
     rows = run_block("Request row")["RecallRequests"]().rows()
     slow_log = run_block("Observer")["SlowLog"](threshold_ms=0)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import random
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
@@ -57,7 +57,7 @@ from actors.broker.reading.queue_reader import QueueReader
 from actors.broker.reading.queues import QueueQueries
 from actors.broker.reading.replica_choice import ReplicaChoice
 from actors.broker.registration import Registration
-from actors.broker.replication.table_specs import versions_of
+from actors.broker.replication.table_specs import TABLES, versions_of
 from actors.broker.role import BrokerRole, Role, RoleService
 from actors.broker.sending.bulk_send import BulkSender
 from actors.broker.sending.gated import gated
@@ -68,6 +68,7 @@ from actors.broker.sending.responses import SendResponses
 from actors.broker.sending.send import Sender
 from actors.broker.sending.send_checks import SendChecks
 from actors.broker.sending.stored_properties import PropertyWriter
+from actors.broker.table_spec import TableSpec
 from actors.host.cluster_access import PROVE_ROW, cluster_client
 from actors.host.figures import Figure
 from actors.host.metrics.endpoint import MetricsEndpoint
@@ -152,8 +153,8 @@ def build_broker(
     reader = QueueReader(store, loop.reads, tables, groups.clients, loop.stats, popping)
     drain = BrokerDrain(store, loop.reads, tables, groups.clients, groups.progress, loop.stats, clock)
     parts = BrokerParts(
-        live, clock, rng, identity, access, loop, tables, groups, drain, popping, reader, properties, role,
-        registration, client, supervisor,
+        live, clock, rng, identity, access, loop, tables, _specs(tables, features), groups, drain, popping,
+        reader, properties, role, registration, client, supervisor,
     )  # fmt: skip
     capabilities = [feature.build(parts) for feature in features]
     _add_capabilities(parts, capabilities)
@@ -163,7 +164,7 @@ def build_broker(
     sending_rows, plain = _sending(parts, new_topics, capabilities, _replies(parts, requests))
     for rows in (
         sending_rows,
-        *(each.rows for each in capabilities),
+        _feature_rows(features, capabilities),
         _reading_rows(parts, puller, past),
         _group_rows(parts, past),
         _admin_rows(parts, capabilities),
@@ -175,6 +176,25 @@ def build_broker(
         registration, role, any(each.is_elected for each in capabilities), drain, handle, figures,
         _metrics(parts, figures, (requests, puller, *plain), capabilities),
     )  # fmt: skip
+
+
+def _specs(tables: BrokerTables, features: Sequence[Feature]) -> Mapping[str, TableSpec]:
+    """Return all replicated tables by name, after loading those of features.
+
+    Raises ValueError if two have one name, and StoreError if a file is damaged.
+    """
+    specs = dict(TABLES)
+    for table in chain.from_iterable(each.tables for each in features):
+        if table.spec.name in specs:
+            raise ValueError(f"table {table.spec.name} is declared twice: each needs its own name")
+        table.keep_in(tables.files)
+        specs[table.spec.name] = table.spec
+    return specs
+
+
+def _feature_rows(features: Sequence[Feature], capabilities: Sequence[Capability]) -> Iterable[RequestRow]:
+    tables = chain.from_iterable(each.tables for each in features)
+    return (*(table.row for table in tables), *chain.from_iterable(each.rows for each in capabilities))
 
 
 def _build_access(settings: BrokerSettings, clock: Clock, identity: BrokerIdentity) -> BrokerAccess:

@@ -13,9 +13,11 @@ from __future__ import annotations
 import random
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from actors.bounds import Keeper
 from actors.broker.broker_settings import BrokerSettings
+from actors.broker.feature_table import FeatureTable
 from actors.broker.loop.log_history import PastPositions
 from actors.broker.parts import BrokerParts
 from actors.broker.role import RoleService
@@ -80,7 +82,9 @@ class Feature:
 
     build: Callable[[BrokerParts], Capability]
     """Creates the objects of the feature, once, before the broker accepts connections."""
-    sinks: Sequence[DispatchSink] = ()
-    """Receive every dispatched record, from the recovery of the store on."""
+    sinks: Callable[[Path, BrokerSettings], Sequence[DispatchSink]] = lambda root, settings: ()
+    """Returns the sinks, which receive every record of the store at `root`, from its recovery on."""
+    tables: Sequence[FeatureTable] = ()
+    """The replicated tables of the feature; they are loaded before `build` is called."""
     open_store: Callable[[BrokerSettings, Clock, random.Random, OpenStore], MessageStore] | None = None
     """Opens the store with the confirm policy of the feature; one feature has it."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from actors.broker.auth.build_access import BrokerAccess
@@ -21,6 +22,7 @@ from actors.broker.reading.queue_reader import QueueReader
 from actors.broker.registration import Registration
 from actors.broker.role import BrokerRole
 from actors.broker.sending.stored_properties import PropertyWriter
+from actors.broker.table_spec import TableSpec
 from actors.remoting.client import RemotingClient
 from actors.remoting.connection import Connection
 from actors.supervisor import Supervisor
@@ -56,6 +58,8 @@ class BrokerParts:
     loop: BrokerLoop
     """The store, the server and the services of the event loop."""
     tables: BrokerTables
+    specs: Mapping[str, TableSpec]
+    """The replicated tables, those of features included, by name."""
     groups: BrokerGroups
     drain: BrokerDrain
     popping: PoppingGroups

@@ -215,7 +215,7 @@ class BrokerService:
             adopt=settings.adopt_store,
             store_host=host,
             probe=self._probe,
-            sinks=[sink for feature in features for sink in feature.sinks],
+            sinks=[sink for each in features for sink in each.sinks(settings.store_root, settings)],
             confirm=confirm,
             max_open_files=files,
         )

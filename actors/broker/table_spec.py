@@ -10,11 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-from actors.broker.parts import BrokerParts
-from actors.remoting.codes import RayMQRequestCode, RequestCode
 from store.clock import Clock
+
+if TYPE_CHECKING:  # they have the specs
+    from actors.broker.parts import BrokerParts
 
 Apply = Callable[[Any], Awaitable[None] | bool | None]
 """Applies a copied table; False: not now, after a later copy."""
@@ -40,7 +41,7 @@ class Entries(Protocol):
 class TableCopy:
     """How a slave gets a table of its master."""
 
-    code: RequestCode | RayMQRequestCode
+    code: int
     """The request of the table."""
     decode: Callable[[bytes, Clock], Any]
     """Decodes the response; called in a thread."""

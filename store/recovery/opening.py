@@ -18,6 +18,7 @@ from store.disk.files import Descriptors
 from store.disk.residency import Residency
 from store.dispatch.dispatcher import Dispatcher, DispatchStep, Mode
 from store.dispatch.queue_sink import ConsumeQueueSink
+from store.dispatch.saved_sink import SINKS, SavedSink, drop_lost_states
 from store.dispatch.sink import DispatchSink
 from store.index.index_file import IndexSnapshot
 from store.index.index_service import IndexService
@@ -26,6 +27,7 @@ from store.recovery.checkpoint import StoreCheckpoint
 from store.recovery.scan_ahead import ScanAhead
 from store.recovery.summary import DerivedSummary, read_summary
 from store.recovery.tail import Tail, dispatch_start, find_tail, reserve_lost_offsets, scan_start
+from store.store_errors import StoreError
 from store.store_settings import StoreSettings
 
 _log = get_logger(__name__)
@@ -72,6 +74,17 @@ class StoreParts:
     descriptors: Descriptors
     residency: Residency
     background: BackgroundWork
+
+    @property
+    def saved_sinks(self) -> Sequence[SavedSink]:
+        """The sinks with a state that outlives the process."""
+        return [sink for sink in self.sinks if isinstance(sink, SavedSink)]
+
+    def rewind(self, root: Path, store_id: str, offset: int) -> None:
+        """Drop what the sinks have of records from a CommitLog offset on. Raises OSError, StoreError."""
+        for sink in self.sinks:
+            sink.rewind(offset)
+        drop_lost_states(root, store_id, offset)
 
     def spare_descriptors(self) -> int:
         """Return how many further descriptors the files of the log and of the queues may need."""
@@ -221,6 +234,7 @@ def recover(
         _load_index(index, snapshots, log_min, closed_cleanly=closed_cleanly)
     if not log.bases:
         queues.remove_all()
+    _load_sinks(root, parts.saved_sinks, store_id, log_min, end)
     for sink in parts.sinks[:-1]:  # the last sink, the queues, was loaded up to `end`
         sink.rewind(end)
     begin = dispatch_start(summary, log_min, end, queues, loaded, parts.sinks)
@@ -244,6 +258,16 @@ def recover(
     last = _last_dispatched(tail, summary, checkpoint, parts.positions.dispatched)
     flushed = replace(checkpoint, physic_msg_timestamp=tail.last_timestamp)
     return Recovered(tail, last, holes, flushed, begin.position, closed_cleanly)
+
+
+def _load_sinks(root: Path, sinks: Sequence[SavedSink], store_id: str, log_min: int, end: int) -> None:
+    names = [sink.name for sink in sinks]
+    if len(set(names)) < len(names):
+        raise StoreError(f"two sinks have one name, so they would share a file: {sorted(names)}", root)
+    drop_lost_states(root, store_id, end)
+    for sink in sinks:
+        (root / SINKS).mkdir(exist_ok=True)
+        sink.load(root, store_id, log_min)
 
 
 def _usable_summary(root: Path, store_id: str, log_min: int) -> DerivedSummary | None:

@@ -28,6 +28,7 @@ from store.consumequeue.table import ConsumeQueueTable
 from store.disk.files import Descriptors, replace_file, sync_directory, sync_files
 from store.dispatch.dispatcher import Dispatcher, Mode
 from store.dispatch.queue_sink import ConsumeQueueSink
+from store.dispatch.saved_sink import SINKS
 from store.dispatch.sink import DispatchSink
 from store.index.index_file import IndexSnapshot
 from store.index.index_service import IndexService
@@ -299,8 +300,9 @@ class Rebuild:
             return
         log_min = self.log.bases[0] if self.log.bases else 0
         remove_derivable_queues(self.root / CONSUME_QUEUE, self.sizes.queue_file_bytes, log_min)
-        if (self.root / INDEX).exists():
-            shutil.rmtree(self.root / INDEX)
+        for derived in (INDEX, SINKS):  # the next start derives the states of sinks again
+            if (self.root / derived).exists():
+                shutil.rmtree(self.root / derived)
         for directory in (self.root / CONSUME_QUEUE, self.root / INDEX):
             directory.mkdir(exist_ok=True)
         sync_directory(self.root)

@@ -19,6 +19,7 @@ from store.clock import NS_PER_MS, Clock
 from store.commitlog.positions import Callback
 from store.disk.files import explain, replace_file, sync_directory, sync_files
 from store.dispatch.dispatcher import DispatchStep
+from store.dispatch.saved_sink import SINKS
 from store.logs import get_logger
 from store.recovery.opening import CHECKPOINT, Recovered, StoreParts
 from store.recovery.summary import DerivedSummary, QueueSnapshots, summary_path
@@ -44,6 +45,7 @@ class CheckpointJob:
         checkpoint: tuple[Path, bytes],
         summary_path: Path,
         summary: Callable[[], bytes],
+        sinks: Sequence[tuple[Path, bytes]],
         position: int,
     ) -> None:
         """Create the job.
@@ -54,6 +56,7 @@ class CheckpointJob:
             checkpoint: Path and content of the checkpoint file.
             summary_path: The path of the file with the derived summary.
             summary: Returns the content of that file.
+            sinks: The files of saved sinks, and their content.
             position: All records before this CommitLog offset were dispatched when the checkpoint began.
         """
         self._paths = paths
@@ -61,6 +64,7 @@ class CheckpointJob:
         self._checkpoint = checkpoint
         self._summary_path = summary_path
         self._summary = summary
+        self._sinks = sinks
         self.position = position
         self.is_synced = False
 
@@ -73,6 +77,9 @@ class CheckpointJob:
         self.is_synced = True
         replace_file(*self._checkpoint)
         replace_file(self._summary_path, self._summary())
+        # Last: a state after the end of the summary would be derived again.
+        for path, content in self._sinks:
+            replace_file(path, content)
 
 
 class Checkpoints:
@@ -100,6 +107,7 @@ class Checkpoints:
         self._checkpoint_position = -1
         self._snapshots = QueueSnapshots(parts.queues)
         self._draft: DerivedSummary | None = None  # the summary, while snapshots are being taken
+        self._sinks: Sequence[tuple[Path, bytes]] = ()  # files of saved sinks, when it began
         self._began_ns: int | None = None  # when the checkpoint under way began
         self._due_ns = clock.monotonic_ns() + self._interval_ns
         self._sync_failed = False  # derived files could not be made durable
@@ -197,6 +205,8 @@ class Checkpoints:
         """
         self._callbacks, self._next_callbacks = self._callbacks + self._next_callbacks, []
         self._snapshots.begin()
+        found = [(self._root / SINKS / each.name, each.saved()) for each in self._parts.saved_sinks]
+        self._sinks = [(path, content) for path, content in found if content is not None]
         positions = self._parts.positions
         self._draft = DerivedSummary(
             self._store_id,
@@ -236,6 +246,7 @@ class Checkpoints:
             (self._root / CHECKPOINT, checkpoint.encode()),
             summary_path(self._root),
             partial(self._snapshots.encode, draft),
+            self._sinks,
             draft.position,
         )
 

@@ -25,7 +25,7 @@ class ReplicaRequests:
         self,
         store: MessageStore,
         tables: BrokerTables,
-        versions: Callable[[], dict[RequestCode | RayMQRequestCode, int]],
+        versions: Callable[[], dict[int, int]],
     ) -> None:
         """Create the handler; `versions` returns the version of each table that slaves copy at once."""
         self._store = store

@@ -24,7 +24,7 @@ def delay_levels(*, is_progress_replicated: bool = False) -> Feature:
         is_progress_replicated: the table of delay offsets has what the replicas of the broker have confirmed.
     """
     deliveries = UnconfirmedDeliveries()
-    return Feature(partial(_build, deliveries, is_progress_replicated), sinks=(deliveries,))
+    return Feature(partial(_build, deliveries, is_progress_replicated), sinks=lambda *_: (deliveries,))
 
 
 def _build(deliveries: UnconfirmedDeliveries, is_progress_replicated: bool, parts: BrokerParts) -> Capability:

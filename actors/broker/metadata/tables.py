@@ -200,6 +200,11 @@ class BrokerTables:
             self._files.mark_changed(GENERATIONS)
         await self._save_changed()
 
+    @property
+    def files(self) -> ConfigFiles:
+        """The files of the tables."""
+        return self._files
+
     def changes(self, file: str) -> int:
         """Return how often the table in this file of `config` has changed."""
         return self._files.changes(file)

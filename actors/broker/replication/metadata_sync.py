@@ -24,7 +24,7 @@ from typing import Any, Final
 from actors.broker.replication.ha_client import bounds_of
 from actors.broker.table_spec import Apply, TableCopy
 from actors.remoting.client import RemotingClient
-from actors.remoting.codes import RayMQRequestCode, RequestCode, ResponseCode
+from actors.remoting.codes import RayMQRequestCode, RequestCode, ResponseCode, request_name
 from actors.remoting.command import RemotingCommand
 from actors.remoting.remoting_errors import ProtocolError, Refused, RemotingError
 from store.clock import Clock
@@ -110,7 +110,7 @@ class MetadataSync:
         """The requests of the tables that a slave, which was empty, has not copied yet; empty if none."""
         if not is_first_copy(self._store.root):
             return ""
-        return ", ".join(copy.table.code.name for copy in self._copies if not copy.is_copied)
+        return ", ".join(request_name(copy.table.code) for copy in self._copies if not copy.is_copied)
 
     async def run(self) -> None:
         """Copy the tables every SYNC_INTERVAL_MS, on request and after changes, until it is cancelled."""
@@ -193,20 +193,18 @@ async def _is_applied(copy: _Copy, table: Any) -> bool:
 
 
 def _note_failure(copy: _Copy, master: str, error: Exception) -> None:
+    code = copy.table.code
+    is_refused = isinstance(error, Refused) and error.code == ResponseCode.SYSTEM_ERROR
     if isinstance(error, Refused) and error.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
         # A master of RocketMQ, which logs such requests as errors, or of an older RayMQ.
         copy.is_offered, copy.is_copied = False, True
-        _log.info("metadata_not_offered", request=copy.table.code.name, master=master)
+        _log.info("metadata_not_offered", request=request_name(code), master=master)
         return
-    if (
-        isinstance(error, Refused)
-        and error.code == ResponseCode.SYSTEM_ERROR
-        and copy.table.code in RequestCode
-    ):
+    if is_refused and isinstance(code, RequestCode):
         copy.is_copied = True  # RocketMQ's masters have no such table while it is empty
     if not copy.is_failing:
         copy.is_failing = True
-        _log.warning("metadata_copy_failed", request=copy.table.code.name, master=master, error=str(error))
+        _log.warning("metadata_copy_failed", request=request_name(code), master=master, error=str(error))
 
 
 def decode_versions(body: Buffer) -> dict[int, int]:

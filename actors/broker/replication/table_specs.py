@@ -68,21 +68,21 @@ from store.timer.timer_checkpoint import TimerCheckpoint
 from store.timer.timer_files import follow_timer
 
 
-def entries_of(tables: Iterable[TableSpec], parts: BrokerParts) -> dict[str, Entries]:
+def entries_of(specs: Iterable[TableSpec], parts: BrokerParts) -> dict[str, Entries]:
     """Return the entries of the tables that the log of a group has, by name."""
-    found = ((spec.name, spec.entries(parts)) for spec in tables if spec.entries is not None)
+    found = ((spec.name, spec.entries(parts)) for spec in specs if spec.entries is not None)
     return {name: entries for name, entries in found if entries is not None}
 
 
 def copies_of(parts: BrokerParts) -> Iterator[tuple[TableCopy, Apply]]:
     """Yield the copies of the tables that this broker uses, with the function that applies each."""
-    for spec in TABLES.values():
+    for spec in parts.specs.values():
         apply = None if spec.copy is None else spec.copy.apply(parts)
         if spec.copy is not None and apply is not None:
             yield spec.copy, apply
 
 
-def versions_of(parts: BrokerParts) -> dict[RequestCode | RayMQRequestCode, int]:
+def versions_of(parts: BrokerParts) -> dict[int, int]:
     """Return a number for each table that slaves copy at once; it increases with each change."""
     return {copy.code: copy.version(parts) for copy, _ in copies_of(parts) if copy.version is not None}
 

@@ -7,11 +7,12 @@ from typing import Any
 
 from store.clock import Clock, SystemClock
 from store.consumequeue.table import ConsumeQueueTable
+from store.dispatch.saved_sink import check_state, state_files
 from store.index.index_file import IndexFile
 from store.message.crc import running_crc
 from store.message.json_text import parse_rocketmq_json
 from store.metadata import ConsumerOffsetTable, SubscriptionGroupTable, TopicConfigTable
-from store.ownership.identity import EPOCH_FILE
+from store.ownership.identity import EPOCH_FILE, StoreName
 from store.recovery.checkpoint import CHECKPOINT_BYTES, StoreCheckpoint
 from store.recovery.opening import CHECKPOINT, INDEX
 from store.recovery.summary import DerivedSummary, summary_path
@@ -89,6 +90,15 @@ def check_small_files(root: Path, report: Report) -> None:
                 make(content, SystemClock())
         except (ValueError, StoreError) as error:
             report.add(path, -1, path.stat().st_size, "config", f"is not a valid table: {error}")
+
+
+def check_sinks(root: Path, name: StoreName, tail: Tail, report: Report) -> None:
+    """Report files of saved sinks that are damaged, of another store, or after the end of the log."""
+    for path in state_files(root):
+        try:
+            check_state(path, name.store_id, tail.position)
+        except ValueError as error:
+            report.add(path, -1, path.stat().st_size, "notes", str(error))
 
 
 def known_topics(root: Path) -> set[str] | None:

@@ -242,6 +242,7 @@ class Verification:
         )
         # If files are damaged, their entries in raymq.derived cannot be compared with them.
         if self.name is not None:
+            notes.check_sinks(self.root, self.name, tail, self.report)
             is_exact = is_exact and self.report.is_valid
             notes.check_summary(self.root, self.summary, covered, self.queues, self.report, exact=is_exact)
             if self.summary is not None:

@@ -199,24 +199,29 @@ async def run_now(broker: BrokerService, name: str) -> None:
 
 
 @asynccontextmanager
-async def registered_broker(root: Path, **settings: Any) -> AsyncIterator[tuple[NameserverService, Peer]]:
+async def registered_broker(
+    root: Path, features: Sequence[Feature] = (), **settings: Any
+) -> AsyncIterator[tuple[NameserverService, Peer]]:
     """Yield a nameserver, and a client of a broker that is registered with it."""
     nameserver = build_nameserver(NameserverSettings.model_validate({"listen_port": 0}), SystemClock())
     await nameserver.start()
     try:
-        async with serving(settings_of(root, nameservers=nameserver.address, **settings)) as peer:
+        own = settings_of(root, nameservers=nameserver.address, **settings)
+        async with serving(own, features=features) as peer:
             yield nameserver, peer
     finally:
         await nameserver.stop()
 
 
 @asynccontextmanager
-async def slave_of(master: Peer, root: Path, replica: int = 1, **settings: Any) -> AsyncIterator[Peer]:
+async def slave_of(
+    master: Peer, root: Path, replica: int = 1, features: Sequence[Feature] = (), **settings: Any
+) -> AsyncIterator[Peer]:
     """Yield a client of a slave that is registered with the nameservers of `master`."""
     nameservers = master.broker.settings.nameservers
     root = root / f"replica-{replica}"
     own = settings_of(root, role="slave", replica=replica, nameservers=nameservers, **settings)
-    async with serving(own) as peer:
+    async with serving(own, features=features) as peer:
         yield peer
 
 

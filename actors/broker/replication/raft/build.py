@@ -160,7 +160,7 @@ def first_and_last_feature(restart: Restart | None) -> tuple[Feature, Feature]:
         return replace(capability, past=_past_positions(parts), is_elected=True)
 
     last = Feature(lambda parts: Capability(services=(services[0].after(),)))
-    return Feature(build, sinks=(tables,), open_store=open_store), last
+    return Feature(build, sinks=lambda *_: (tables,), open_store=open_store), last
 
 
 def _past_positions(parts: BrokerParts) -> PastPositions:

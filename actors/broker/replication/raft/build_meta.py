@@ -53,10 +53,10 @@ def build_meta(
     parts: BrokerParts, confirmed: GroupTables, leads: Callable[[], bool]
 ) -> tuple[MetaLog, GroupServices, Sequence[RoleService]]:
     """Build the replication of the tables, and its services."""
-    kinds = entries_of(confirmed.specs.values(), parts)
+    kinds = entries_of(parts.specs.values(), parts)
     timer = kinds[TIMER]
     assert isinstance(timer, TimerEntries)
-    meta = MetaLog(parts.loop.store, confirmed, kinds, leads)
+    meta = MetaLog(parts.loop.store, confirmed, kinds, leads, parts.specs)
     parts.tables.subscribe(lambda name: meta.changed(TOPIC, name), lambda name: meta.changed(GROUP, name))
 
     async def turn() -> None:

@@ -43,9 +43,10 @@ class GroupTables:
 
     missing_from = None
 
-    def __init__(self, specs: Mapping[str, TableSpec] = TABLES) -> None:
-        """Create the object without entries, for these tables; records are applied after `load`."""
-        self.specs = specs
+    def __init__(self) -> None:
+        """Create the object without entries; records are applied after `load`."""
+        self.specs: Mapping[str, TableSpec] = TABLES
+        """The tables by name; those of features, too, after `load`."""
         self.entries: dict[Key, Any] = {}
         self.deleted: set[Key] = set()
         """The definitions that were deleted since the last full set: a saved table may have them still."""
@@ -64,13 +65,19 @@ class GroupTables:
         self._on_applied: Callable[[Entry], None] | None = None
         self._store: MessageStore | None = None
 
-    def load(self, store: MessageStore, on_applied: Callable[[Entry], None]) -> None:
+    def load(
+        self, store: MessageStore, specs: Mapping[str, TableSpec], on_applied: Callable[[Entry], None]
+    ) -> None:
         """Load the file, and apply what the store has dispatched since it was saved.
 
-        `on_applied` is called with each entry that is changed later.
+        Args:
+            store: has the records.
+            specs: all tables by name.
+            on_applied: called with each entry that is changed later.
 
         Raises StoreError if the file and its backup are damaged.
         """
+        self.specs = specs
         _file(store.root).read(self._restore)
         if self.next_offset == UNKNOWN:  # durable before the first record of this group
             self.next_offset = store.max_offset(META_TOPIC, 0)

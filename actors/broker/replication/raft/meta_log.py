@@ -23,7 +23,8 @@ from actors.broker.replication.raft.meta_record import (
     encode_full,
 )
 from actors.broker.replication.table_entries import LOCK, OWN_TOPICS, TOPIC
-from actors.broker.table_spec import Entries
+from actors.broker.replication.table_specs import TABLES
+from actors.broker.table_spec import Entries, TableSpec
 from actors.raft.conversion import GROUP_TABLES_FILE, UNKNOWN
 from store.commitlog.positions import Callback
 from store.dispatch.queue_changes import META_TOPIC, deletion_properties
@@ -44,6 +45,7 @@ class MetaLog:
         confirmed: GroupTables,
         kinds: Mapping[str, Entries],
         leads: Callable[[], bool],
+        specs: Mapping[str, TableSpec] = TABLES,
     ) -> None:
         """Create the object, and take over the confirmed entries.
 
@@ -52,6 +54,7 @@ class MetaLog:
             confirmed: the confirmed entries, whose file is loaded here.
             kinds: the tables.
             leads: returns True while this replica may append.
+            specs: their declarations, by name.
 
         Raises StoreError if the file of the confirmed entries, or a record, is damaged.
         """
@@ -59,6 +62,7 @@ class MetaLog:
         self._confirmed = confirmed
         self._kinds = kinds
         self._leads = leads
+        self._specs = specs
         self._record_bytes = min(RECORD_BYTES, store.settings.commit_log_file_bytes // 4)
         self._is_open = False
         self._logged: dict[Key, tuple[int, Any]] = {}
@@ -72,7 +76,7 @@ class MetaLog:
         self._is_full_wanted = False
         self._kept: dict[str, set[str]] = {}
         """The names of the entries that this replica had when it took over."""
-        confirmed.load(store, self._applied)
+        confirmed.load(store, specs, self._applied)
         self._restore(removes_others=False)
         for kind, name in confirmed.deleted:  # a table may have been saved before it was deleted
             if kind in kinds:
@@ -242,7 +246,7 @@ class MetaLog:
 
         Without it this replica would log its deletion when it leads.
         """
-        is_kept = self._leads() or not self._confirmed.specs[kind].is_leaders
+        is_kept = self._leads() or not self._specs[kind].is_leaders
         try:
             self._kinds[kind].put(name, value if is_kept else None)
         except ValueError as error:

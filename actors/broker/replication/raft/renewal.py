@@ -22,6 +22,7 @@ from store.commitlog.log_paths import LogPaths
 from store.commitlog.mapped_file import file_name
 from store.consumequeue.removal import remove_derivable_queues
 from store.disk.files import replace_file, sync_directory
+from store.dispatch.saved_sink import SINKS
 from store.logs import get_logger
 from store.ownership.identity import StoreLock, StoreName, read_name
 from store.recovery.opening import CONSUME_QUEUE, INDEX
@@ -77,7 +78,7 @@ def remove_derived(root: Path) -> None:
 
     Raises StoreError if `raymq.json` or a queue cannot be read, and OSError.
     """
-    remove(_present(root, map(Path, (SUMMARY_FILE, INDEX))))
+    remove(_present(root, map(Path, (SUMMARY_FILE, INDEX, SINKS))))
     name = read_name(root)
     if name is not None:
         log_min = min(_log_files(root, name), default=0)

@@ -15,7 +15,7 @@ import pytest
 
 from actors.broker.replication import metadata_sync
 from actors.broker.replication.metadata_sync import MetadataSync
-from actors.broker.replication.table_specs import copies_of
+from actors.broker.replication.table_specs import TABLES, copies_of
 from actors.broker.role import Role
 from actors.remoting.bodies.locks import LockedQueues, LockRequest
 from actors.remoting.client import RemotingClient
@@ -48,7 +48,12 @@ async def pair(root: Path) -> AsyncIterator[tuple[Peer, Peer, MetadataSync]]:
 def sync_of(slave: Peer, client: RemotingClient, master: str = "") -> MetadataSync:
     graph, clock = slave.broker.graph, SystemClock()
     parts: Any = SimpleNamespace(
-        clock=clock, loop=graph.loop, tables=graph.tables, groups=graph.groups, access=graph.access
+        clock=clock,
+        loop=graph.loop,
+        tables=graph.tables,
+        groups=graph.groups,
+        access=graph.access,
+        specs=TABLES,
     )
     return MetadataSync(client, clock, graph.loop.store, copies_of(parts), lambda: master)
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Self
 
 import pytest
 
 from actors.broker.broker_settings import BrokerSettings
+from actors.broker.capability import Feature
 from actors.broker.service import BrokerService
 from actors.nameserver.nameserver_settings import NameserverSettings
 from actors.nameserver.service import build_nameserver
@@ -121,6 +122,10 @@ class Group:
     async def close(self) -> None:
         """Stop what a subclass has started."""
 
+    def features_of(self, replica: int) -> Sequence[Feature]:
+        """Return further features of a broker that starts."""
+        return ()
+
     def settings_of_each(self) -> dict[str, Any]:
         """Further settings of each broker."""
         return {}
@@ -166,7 +171,8 @@ class Group:
         def restart(reason: str) -> None:
             self._restarts.append(asyncio.ensure_future(self._restart(replica)))
 
-        broker = BrokerService(self.settings[replica], SystemClock(), restart=restart)
+        features = self.features_of(replica)
+        broker = BrokerService(self.settings[replica], SystemClock(), restart=restart, features=features)
         await broker.start()
         self.peers[replica] = self.peer_of(broker)
 
