@@ -119,6 +119,16 @@ class RequestRow:
     """What a broker does with the request while it is not the master; other processes ignore it."""
     is_inner: bool = False
     """True if, of all users, only the cluster's inner user may send it, and not on behalf of another user."""
+    changes: tuple[str, ...] = ()
+    """The replicated tables that it changes, beside topics and groups: the replicas of a Raft group have the
+    changes before the response.
+    """
+    is_ack: bool = False
+    """True if its changes are logged with all acks of the turn, and confirmed before the response."""
+    needs_services: bool = False
+    """True if a new leader refuses it until its services, such as POP, have started."""
+    is_for_all: bool = False
+    """True if mqadmin sends it to all replicas (`-c`), and ends at the first error: slaves forward it."""
 
     def refuse_body(self, size_bytes: int) -> None:
         """Raise Refused for a body of `size_bytes`, which exceeds `body_bytes_max`."""

@@ -11,7 +11,7 @@ from typing import Any
 
 from actors.broker.replication.raft.group_tables import GroupTables, save_tables
 from actors.broker.replication.raft.meta_log import MetaLog
-from actors.broker.replication.table_entries import TOPIC
+from actors.broker.table_names import TOPIC
 from store.message_store import MessageStore
 from tests.sim.checks import Violation
 from tests.sim.model_log import Token

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 
 import orjson
 
 from actors.broker.drain import BrokerDrain
+from actors.broker.table_names import DRAIN
 from actors.remoting.admin_headers import DrainBrokerHeader
 from actors.remoting.codes import RayMQRequestCode, ResponseCode
 from actors.remoting.command import RemotingCommand
@@ -28,7 +30,8 @@ class DrainRequests:
 
     def rows(self) -> Iterable[RequestRow]:
         """Return the entries of the request table that this class handles."""
-        return (RequestRow(RayMQRequestCode.DRAIN_BROKER, self.drain, DrainBrokerHeader, _targets),)
+        row = partial(RequestRow, changes=(DRAIN,))
+        return (row(RayMQRequestCode.DRAIN_BROKER, self.drain, DrainBrokerHeader, _targets),)
 
     def drain(self, context: RequestContext) -> None:
         """Handle DRAIN_BROKER: perform the step, and return the progress. Raises Refused for another step."""

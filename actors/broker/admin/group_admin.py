@@ -11,6 +11,7 @@ import orjson
 from actors.broker.admin.topic_admin import body_objects
 from actors.broker.metadata.tables import BrokerTables
 from actors.broker.stats import BrokerStats
+from actors.broker.table_names import MODE, OFFSET
 from actors.remoting.admin_headers import DeleteGroupHeader, GroupHeader
 from actors.remoting.codes import RequestCode, ResponseCode
 from actors.remoting.command import RemotingCommand
@@ -34,12 +35,13 @@ class GroupAdminRequests:
     def rows(self) -> Iterable[RequestRow]:
         """Return the entries of the request table that this class handles."""
         served = partial(RequestRow, on_slave=OnSlave.SERVED)
-        code, row, groups = RequestCode, RequestRow, on_every(Resource.GROUP, Action.LIST)
+        code, groups = RequestCode, on_every(Resource.GROUP, Action.LIST)
+        row, deletion = partial(RequestRow, changes=(MODE,)), partial(RequestRow, changes=(MODE, OFFSET))
         get, delete = on_group(Action.GET, "group"), on_group(Action.DELETE, "group_name")
         return (
             row(code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, self.update_group, None, _group),
             row(code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST, self.update_groups, None, _listed_groups),
-            row(code.DELETE_SUBSCRIPTIONGROUP, self.delete_group, DeleteGroupHeader, delete),
+            deletion(code.DELETE_SUBSCRIPTIONGROUP, self.delete_group, DeleteGroupHeader, delete),
             served(code.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, self.all_groups, None, groups),
             served(code.GET_SUBSCRIPTIONGROUP_CONFIG, self.group_config, GroupHeader, get),
         )

@@ -17,6 +17,7 @@ from itertools import islice
 from actors.broker.group.clients import Clients
 from actors.broker.loop.reads import Reads
 from actors.broker.metadata.tables import BrokerTables
+from actors.broker.table_names import OFFSET, RESET
 from actors.remoting.admin_headers import CloneGroupOffsetHeader, ResetOffsetHeader
 from actors.remoting.bodies.progress import encode_progress_offsets
 from actors.remoting.codes import RequestCode, ResponseCode
@@ -63,13 +64,14 @@ class OffsetAdminRequests:
     def rows(self) -> Iterable[RequestRow]:
         """Return the entries of the request table that this class handles."""
         code, update = RequestCode, Action.UPDATE
+        row = partial(RequestRow, changes=(OFFSET, RESET))
         reset = each_of(on_group(update, "group"), on_topic(update))
         clone = each_of(
             on_group(Action.GET, "src_group"), on_group(update, "dest_group"), on_topic(Action.GET)
         )
         return (
-            RequestRow(code.INVOKE_BROKER_TO_RESET_OFFSET, self.reset, ResetOffsetHeader, reset),
-            RequestRow(code.CLONE_GROUP_OFFSET, self.clone, CloneGroupOffsetHeader, clone),
+            row(code.INVOKE_BROKER_TO_RESET_OFFSET, self.reset, ResetOffsetHeader, reset),
+            row(code.CLONE_GROUP_OFFSET, self.clone, CloneGroupOffsetHeader, clone),
         )
 
     def reset(self, context: RequestContext) -> None:

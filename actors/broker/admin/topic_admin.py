@@ -11,6 +11,7 @@ import orjson
 from actors.broker.metadata.tables import BrokerTables
 from actors.broker.registration import WhenRegistered
 from actors.broker.stats import BrokerStats
+from actors.broker.table_names import MODE
 from actors.remoting.bodies.routes import encode_topic_list
 from actors.remoting.codes import RequestCode, ResponseCode
 from actors.remoting.command import Buffer, RemotingCommand
@@ -52,14 +53,16 @@ class TopicAdmin:
 
     def rows(self) -> Iterable[RequestRow]:
         """Return the entries of the request table that this class handles."""
-        code, row = RequestCode, RequestRow
+        code, row = RequestCode, partial(RequestRow, changes=(MODE,))
         update, get, delete = on_topic(Action.UPDATE), on_topic(Action.GET), on_topic(Action.DELETE)
         topics = on_every(Resource.TOPIC, Action.LIST)
         served = partial(RequestRow, on_slave=OnSlave.SERVED)
         return (
             row(code.UPDATE_AND_CREATE_TOPIC, self.update_topic, CreateTopicHeader, update),
             row(code.UPDATE_AND_CREATE_TOPIC_LIST, self.update_topics, None, _listed_topics),
-            row(code.DELETE_TOPIC_IN_BROKER, self.delete_topic, DeleteTopicHeader, delete),
+            RequestRow(
+                code.DELETE_TOPIC_IN_BROKER, self.delete_topic, DeleteTopicHeader, delete, is_for_all=True
+            ),
             served(code.GET_TOPIC_CONFIG, self.topic_config, TopicHeader, get),
             served(code.GET_ALL_TOPIC_CONFIG, self.all_topics, None, topics),
             served(code.GET_SYSTEM_TOPIC_LIST_FROM_BROKER, self.system_topics, None, topics),

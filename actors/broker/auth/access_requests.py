@@ -17,6 +17,7 @@ from actors.access.access_file import AccessFile
 from actors.access.authorization import UNKNOWN_USER, Users
 from actors.access.policies import policy_type
 from actors.access.users import SUBJECT_PREFIX, AccessTable
+from actors.broker.table_names import POLICY, USER
 from actors.remoting.admin_headers import (
     AclHeader,
     DeleteAclHeader,
@@ -65,14 +66,15 @@ class AccessRequests:
     def rows(self) -> Iterable[RequestRow]:
         """Return the entries of the request table that this class handles."""
         code, row = RequestCode, partial(RequestRow, on_slave=OnSlave.SERVED)
+        change = partial(RequestRow, changes=(USER, POLICY), is_for_all=True)
         get, update = on_cluster(Action.GET), on_cluster(Action.UPDATE)
         return (
-            RequestRow(code.AUTH_CREATE_USER, self.create_user, UserHeader, update),
-            RequestRow(code.AUTH_UPDATE_USER, self.update_user, UserHeader, update),
-            RequestRow(code.AUTH_DELETE_USER, self.delete_user, UserHeader, update),
-            RequestRow(code.AUTH_CREATE_ACL, self.set_acl, AclHeader, update),
-            RequestRow(code.AUTH_UPDATE_ACL, self.set_acl, AclHeader, update),
-            RequestRow(code.AUTH_DELETE_ACL, self.delete_acl, DeleteAclHeader, update),
+            change(code.AUTH_CREATE_USER, self.create_user, UserHeader, update),
+            change(code.AUTH_UPDATE_USER, self.update_user, UserHeader, update),
+            change(code.AUTH_DELETE_USER, self.delete_user, UserHeader, update),
+            change(code.AUTH_CREATE_ACL, self.set_acl, AclHeader, update),
+            change(code.AUTH_UPDATE_ACL, self.set_acl, AclHeader, update),
+            change(code.AUTH_DELETE_ACL, self.delete_acl, DeleteAclHeader, update),
             row(code.AUTH_GET_USER, self.get_user, UserHeader, get),
             row(code.AUTH_LIST_USER, self.list_users, ListUsersHeader, get),
             row(code.AUTH_GET_ACL, self.get_acl, AclHeader, get),

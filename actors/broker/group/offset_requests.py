@@ -47,18 +47,13 @@ class OffsetRequests:
     def rows(self) -> Iterable[RequestRow]:
         """Return the entries of the request table that this class handles."""
         row = partial(RequestRow, on_slave=OnSlave.OFFSETS)
+        commit = partial(row, is_ack=True)
         code, cost = RequestCode, Cost.CLIENT
         both = each_of(on_group(Action.SUB), on_topic(Action.SUB))
         return (
             row(code.QUERY_CONSUMER_OFFSET, self.query, QueryConsumerOffsetHeader, both, cost),
-            row(code.UPDATE_CONSUMER_OFFSET, self.update, UpdateConsumerOffsetHeader, both, cost),
-            row(
-                RayMQRequestCode.COMMIT_OFFSETS,
-                self.commit_all,
-                None,
-                _committed,
-                cost,
-            ),
+            commit(code.UPDATE_CONSUMER_OFFSET, self.update, UpdateConsumerOffsetHeader, both, cost),
+            commit(RayMQRequestCode.COMMIT_OFFSETS, self.commit_all, None, _committed, cost),
         )
 
     def query(self, context: RequestContext) -> RemotingCommand | None:

@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from actors.bounds import AtLimit, Bound, Use
+from actors.broker.table_names import LOCK
 from actors.remoting.bodies.locks import (
     HeldLock,
     LockRequest,
@@ -177,8 +178,8 @@ class QueueLocks:
         """Return the entries of the request table that this class handles."""
         code, cost = RequestCode, Cost.CLIENT
         return (
-            RequestRow(code.LOCK_BATCH_MQ, self.lock_batch, None, _targets, cost),
-            RequestRow(code.UNLOCK_BATCH_MQ, self.unlock_batch, None, _targets, cost),
+            RequestRow(code.LOCK_BATCH_MQ, self.lock_batch, None, _targets, cost, changes=(LOCK,)),
+            RequestRow(code.UNLOCK_BATCH_MQ, self.unlock_batch, None, _targets, cost, changes=(LOCK,)),
             RequestRow(
                 RayMQRequestCode.GET_ALL_QUEUE_LOCKS,
                 self.get_all,

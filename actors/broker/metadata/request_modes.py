@@ -12,6 +12,7 @@ import orjson
 
 from actors.broker.metadata.groups import Groups
 from actors.broker.metadata.topics import Topics
+from actors.broker.table_names import MODE
 from actors.remoting.codes import RequestCode, ResponseCode
 from actors.remoting.command import RemotingCommand
 from actors.remoting.json_fields import load_kept_object
@@ -46,7 +47,7 @@ class RequestModes:
         code = RequestCode
         every = each_of(on_every(Resource.GROUP, Action.LIST), on_every(Resource.TOPIC, Action.LIST))
         return (
-            RequestRow(code.SET_MESSAGE_REQUEST_MODE, self.set, None, _targets),
+            RequestRow(code.SET_MESSAGE_REQUEST_MODE, self.set, None, _targets, changes=(MODE,)),
             RequestRow(code.GET_ALL_MESSAGE_REQUEST_MODE, self.all, None, every, on_slave=OnSlave.SERVED),
         )
 

@@ -8,6 +8,7 @@ ordered message       ──► `Orders`
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 from typing import Final
 
 from actors.broker.broker_settings import BrokerSettings
@@ -72,10 +73,11 @@ class PopAcks:
         """Return the entries of the request table that this class handles."""
         code = RequestCode
         change = code.CHANGE_MESSAGE_INVISIBLETIME
+        row = partial(RequestRow, is_ack=True, needs_services=True)
         return (
-            RequestRow(code.ACK_MESSAGE, self.ack, AckMessageHeader, _ack_targets, Cost.CLIENT),
-            RequestRow(code.BATCH_ACK_MESSAGE, self.batch_ack, None, _batch_targets, Cost.CLIENT),
-            RequestRow(change, self.change, ChangeInvisibleTimeHeader, _ack_targets, Cost.CLIENT),
+            row(code.ACK_MESSAGE, self.ack, AckMessageHeader, _ack_targets, Cost.CLIENT),
+            row(code.BATCH_ACK_MESSAGE, self.batch_ack, None, _batch_targets, Cost.CLIENT),
+            row(change, self.change, ChangeInvisibleTimeHeader, _ack_targets, Cost.CLIENT),
         )
 
     async def start(self) -> None:

@@ -84,11 +84,12 @@ class Pops:
         code = RequestCode
         sub = each_of(on_group(Action.SUB), on_topic(Action.SUB))
         get = each_of(on_group(Action.GET), on_topic(Action.GET))
+        row = partial(RequestRow, needs_services=True)
         return (
-            RequestRow(code.POP_MESSAGE, self.pop, PopMessageHeader, sub, Cost.PULL),
-            RequestRow(code.PEEK_MESSAGE, self.peek, PeekMessageHeader, sub, Cost.PULL),
-            RequestRow(code.NOTIFICATION, self.notify, NotificationHeader, sub, Cost.PULL),
-            RequestRow(code.POLLING_INFO, self.polling_info, PollingInfoHeader, get),
+            row(code.POP_MESSAGE, self.pop, PopMessageHeader, sub, Cost.PULL),
+            row(code.PEEK_MESSAGE, self.peek, PeekMessageHeader, sub, Cost.PULL),
+            row(code.NOTIFICATION, self.notify, NotificationHeader, sub, Cost.PULL),
+            row(code.POLLING_INFO, self.polling_info, PollingInfoHeader, get),
         )
 
     async def start(self) -> None:

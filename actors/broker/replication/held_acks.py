@@ -8,29 +8,18 @@ So an ack costs a part of a record, and waits for one flush or for the slaves, a
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Final, Protocol
+from typing import Protocol
 
 from actors.broker.build_loop import BrokerLoop
 from actors.broker.metadata.acked_offsets import AckedOffsets
 from actors.broker.replication.raft.meta_record import Key
-from actors.broker.replication.table_entries import ACKED, OFFSET, ORDER
 from actors.broker.sending.acks import PendingAck
-from actors.remoting.codes import RayMQRequestCode, RequestCode, ResponseCode
+from actors.broker.table_names import ACKED, OFFSET, ORDER
+from actors.remoting.codes import ResponseCode
 from actors.remoting.command import RemotingCommand
 from actors.remoting.remoting_errors import Refused
 from actors.remoting.request import RequestContext
 from store.store_errors import StoreError
-
-ACKS: Final = frozenset(
-    {
-        RequestCode.ACK_MESSAGE,
-        RequestCode.BATCH_ACK_MESSAGE,
-        RequestCode.CHANGE_MESSAGE_INVISIBLETIME,
-        RequestCode.UPDATE_CONSUMER_OFFSET,
-        RayMQRequestCode.COMMIT_OFFSETS,
-    }
-)
-"""The requests whose changes are logged together at the end of the turn."""
 
 
 class EntryLog(Protocol):
@@ -100,8 +89,8 @@ class HeldAcks:
         self._turn = _Turn()
 
     def __call__(self, context: RequestContext) -> bool:
-        """Handle the request if it is one of `ACKS`."""
-        if context.row.code not in ACKS or not self._serves():
+        """Handle the request if it is an ack."""
+        if not context.row.is_ack or not self._serves():
             return False
         Deferred(context, self._hold).handle()
         return True

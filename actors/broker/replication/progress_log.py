@@ -21,7 +21,7 @@ from typing import Final
 from actors.broker.metadata.consumer_offsets import ConsumerOffsets
 from actors.broker.replication.group_log import log_parts
 from actors.broker.replication.raft.meta_record import RECORD_BYTES, Entry, Key, decode_meta, encode_changes
-from actors.broker.replication.table_entries import ACKED, OFFSET, ORDER
+from actors.broker.table_names import ACKED, OFFSET, ORDER
 from actors.broker.table_spec import Entries
 from store.logs import get_logger
 from store.message.message import UNKNOWN_HOST, MessageExt

@@ -19,10 +19,6 @@ from store.metadata import MessageRequestMode, OrderBatch
 from store.store_errors import StoreError
 from store.timer.timer_checkpoint import TimerCheckpoint
 
-TOPIC, GROUP, MODE, LOCK, OFFSET = "topic", "group", "mode", "lock", "offset"
-ACKED = "acked"
-GENERATION, ORDER, USER, POLICY, RESET, DRAIN = "generation", "order", "user", "policy", "reset", "drain"
-TIMER: Final = "timer"
 OWN_TOPICS: Final = frozenset({GROUP_TOPIC, META_TOPIC})
 """Each replica creates them from its log."""
 LOCK_MS: Final = 60_000

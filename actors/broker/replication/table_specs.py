@@ -24,19 +24,6 @@ from actors.broker.metadata.tables import generations_from_json
 from actors.broker.parts import BrokerParts
 from actors.broker.replication.access_entries import PolicyEntries, UserEntries
 from actors.broker.replication.table_entries import (
-    ACKED,
-    DRAIN,
-    GENERATION,
-    GROUP,
-    LOCK,
-    MODE,
-    OFFSET,
-    ORDER,
-    POLICY,
-    RESET,
-    TIMER,
-    TOPIC,
-    USER,
     AckedEntries,
     TimerEntries,
     delay_entries,
@@ -49,6 +36,22 @@ from actors.broker.replication.table_entries import (
     order_entries,
     reset_entries,
     topic_entries,
+)
+from actors.broker.table_names import (
+    ACKED,
+    DELAY,
+    DRAIN,
+    GENERATION,
+    GROUP,
+    LOCK,
+    MODE,
+    OFFSET,
+    ORDER,
+    POLICY,
+    RESET,
+    TIMER,
+    TOPIC,
+    USER,
 )
 from actors.broker.table_spec import Apply, Entries, TableCopy, TableSpec
 from actors.remoting.bodies.locks import HeldLock, decode_held_locks
@@ -241,7 +244,7 @@ TABLES: Final = {
             ),
         ),
         TableSpec(
-            "delay",
+            DELAY,
             delay_entries,
             TableCopy(
                 RequestCode.GET_ALL_DELAY_OFFSET,

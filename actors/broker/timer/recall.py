@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 
 from actors.broker.broker_settings import BrokerSettings
 from actors.broker.metadata.topics import TIMER_TOPIC, Topics, refuse_broker_only
@@ -49,8 +50,9 @@ class Recall:
 
     def rows(self) -> Iterable[RequestRow]:
         """Return the entries of the request table that this class handles."""
-        code, pub, on_slave = RequestCode.RECALL_MESSAGE, on_topic(Action.PUB), OnSlave.UNAVAILABLE
-        return (RequestRow(code, self.recall, RecallMessageHeader, pub, Cost.SEND, on_slave=on_slave),)
+        code, pub = RequestCode.RECALL_MESSAGE, on_topic(Action.PUB)
+        row = partial(RequestRow, on_slave=OnSlave.UNAVAILABLE, needs_services=True)
+        return (row(code, self.recall, RecallMessageHeader, pub, Cost.SEND),)
 
     def recall(self, context: RequestContext) -> RemotingCommand | None:
         """Handle RECALL_MESSAGE: append the message that cancels the other one; respond when confirmed."""

@@ -10,6 +10,7 @@ RocketMQ's clients send this request one-way and do not read the response, so ev
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 
 from actors.broker.loop.reads import Reads
 from actors.broker.metadata.topics import TRANSACTION_HALF_TOPIC, Topics
@@ -66,7 +67,8 @@ class EndTransaction:
         code = RequestCode.END_TRANSACTION
         # Not Cost.SEND, whose requests are refused under load: a one-way request is lost if it is refused.
         on_slave = OnSlave.UNAVAILABLE
-        return (RequestRow(code, self.end, EndTransactionHeader, targets, Cost.CLIENT, on_slave=on_slave),)
+        row = partial(RequestRow, on_slave=on_slave, needs_services=True)
+        return (row(code, self.end, EndTransactionHeader, targets, Cost.CLIENT),)
 
     def end(self, context: RequestContext) -> RemotingCommand | None:
         """Handle END_TRANSACTION. The response is sent when the outcome is confirmed."""

@@ -20,7 +20,7 @@ from typing import Final
 from actors.access.authorization import source_of
 from actors.bounds import AtLimit, Bound, Use
 from actors.remoting.client import RemotingClient
-from actors.remoting.codes import FLAG_ONEWAY, RequestCode, ResponseCode, request_name
+from actors.remoting.codes import FLAG_ONEWAY, ResponseCode, request_name
 from actors.remoting.command import RemotingCommand
 from actors.remoting.remoting_errors import ConnectFailed, Refused, RemotingError
 from actors.remoting.request import OnSlave, RequestContext
@@ -32,18 +32,6 @@ HOLD_MS: Final = 2_500
 RETRY_MS: Final = 10
 FORWARD_TIMEOUT_MS: Final = 40_000
 """Exceeds the longest time for which a leader holds a request."""
-TO_ALL_REPLICAS: Final = frozenset(
-    {
-        RequestCode.AUTH_CREATE_USER,
-        RequestCode.AUTH_UPDATE_USER,
-        RequestCode.AUTH_DELETE_USER,
-        RequestCode.AUTH_CREATE_ACL,
-        RequestCode.AUTH_UPDATE_ACL,
-        RequestCode.AUTH_DELETE_ACL,
-        RequestCode.DELETE_TOPIC_IN_BROKER,
-    }
-)
-"""What mqadmin 5.3.3 sends to masters and slaves of a cluster (`-c`); it ends at the first error."""
 FORWARDED: Final = "Forwarded"
 """Field of a forwarded request: another follower does not forward it again."""
 WAITING: Final = Bound(
@@ -104,7 +92,7 @@ class Forwarder:
 
     def __call__(self, context: RequestContext) -> bool:
         """Take the request over if another replica must handle it. Raises Refused if too many wait."""
-        is_change = context.row.code in TO_ALL_REPLICAS and FORWARDED not in context.command.ext
+        is_change = context.row.is_for_all and FORWARDED not in context.command.ext
         if self._accepts_sends() or not (is_change or self._now_ms() < self._until_ms):
             return False
         on_slave = context.row.on_slave

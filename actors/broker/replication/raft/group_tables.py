@@ -16,8 +16,8 @@ from typing import Any
 import orjson
 
 from actors.broker.replication.raft.meta_record import BEGIN, END, Entry, Key, MetaRecord, decode_meta
-from actors.broker.replication.table_entries import TOPIC
 from actors.broker.replication.table_specs import TABLES
+from actors.broker.table_names import TOPIC
 from actors.broker.table_spec import TableSpec
 from actors.raft.conversion import GROUP_TABLES_FILE, UNKNOWN
 from store.dispatch.queue_changes import META_TOPIC

@@ -22,8 +22,9 @@ from actors.broker.replication.raft.meta_record import (
     encode_changes,
     encode_full,
 )
-from actors.broker.replication.table_entries import LOCK, OWN_TOPICS, TOPIC
+from actors.broker.replication.table_entries import OWN_TOPICS
 from actors.broker.replication.table_specs import TABLES
+from actors.broker.table_names import LOCK, TOPIC
 from actors.broker.table_spec import Entries, TableSpec
 from actors.raft.conversion import GROUP_TABLES_FILE, UNKNOWN
 from store.commitlog.positions import Callback

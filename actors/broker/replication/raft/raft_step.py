@@ -3,28 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
 
 from actors.broker.broker_settings import BrokerSettings
 from actors.broker.replication.raft.driver import RaftDriver
-from actors.remoting.codes import RequestCode, ResponseCode, request_name
+from actors.remoting.codes import ResponseCode, request_name
 from actors.remoting.remoting_errors import Refused
 from actors.remoting.request import OnSlave, RequestContext
-
-_OF_SERVICES: Final = frozenset(
-    {
-        RequestCode.END_TRANSACTION,
-        RequestCode.RECALL_MESSAGE,
-        RequestCode.POP_MESSAGE,
-        RequestCode.PEEK_MESSAGE,
-        RequestCode.NOTIFICATION,
-        RequestCode.POLLING_INFO,
-        RequestCode.ACK_MESSAGE,
-        RequestCode.BATCH_ACK_MESSAGE,
-        RequestCode.CHANGE_MESSAGE_INVISIBLETIME,
-    }
-)
-"""Served when the services of this leader have started: before, they would use the state of another term."""
 
 
 class RaftStep:
@@ -62,7 +46,7 @@ class RaftStep:
                 self._refuse(row.code)
         elif not driver.accepts_sends:
             self._refuse(row.code)
-        elif row.code in _OF_SERVICES and not self._have_services():
+        elif row.needs_services and not self._have_services():
             raise Refused(
                 ResponseCode.SERVICE_NOT_AVAILABLE,
                 f"{request_name(row.code)} is refused: services of the new leader are starting: try again",

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import orjson
 
-from actors.broker.replication.raft.forwarding import FORWARDED, TO_ALL_REPLICAS
+from actors.broker.replication.raft.forwarding import FORWARDED
 from actors.broker.replication.slave_requests import SlaveRequests
 from actors.broker.role import Role
 from actors.remoting.codes import RayMQRequestCode, RequestCode, ResponseCode
@@ -32,6 +32,49 @@ BUSY = {
 }
 UNAVAILABLE = {RequestCode.END_TRANSACTION, RequestCode.RECALL_MESSAGE}
 READS = {RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE, RayMQRequestCode.PULL_RECORDS}
+USERS = {
+    RequestCode.AUTH_CREATE_USER,
+    RequestCode.AUTH_UPDATE_USER,
+    RequestCode.AUTH_DELETE_USER,
+    RequestCode.AUTH_CREATE_ACL,
+    RequestCode.AUTH_UPDATE_ACL,
+    RequestCode.AUTH_DELETE_ACL,
+}
+FOR_ALL = {*USERS, RequestCode.DELETE_TOPIC_IN_BROKER}
+"""What mqadmin 5.3.3 sends to masters and slaves of a cluster (`-c`)."""
+ACKS = {
+    RequestCode.ACK_MESSAGE,
+    RequestCode.BATCH_ACK_MESSAGE,
+    RequestCode.CHANGE_MESSAGE_INVISIBLETIME,
+    RequestCode.UPDATE_CONSUMER_OFFSET,
+    RayMQRequestCode.COMMIT_OFFSETS,
+}
+OF_SERVICES = {
+    RequestCode.END_TRANSACTION,
+    RequestCode.RECALL_MESSAGE,
+    RequestCode.POP_MESSAGE,
+    RequestCode.PEEK_MESSAGE,
+    RequestCode.NOTIFICATION,
+    RequestCode.POLLING_INFO,
+    RequestCode.ACK_MESSAGE,
+    RequestCode.BATCH_ACK_MESSAGE,
+    RequestCode.CHANGE_MESSAGE_INVISIBLETIME,
+}
+CHANGES: dict[int, set[str]] = {
+    RequestCode.UPDATE_AND_CREATE_TOPIC: {"mode"},
+    RequestCode.UPDATE_AND_CREATE_TOPIC_LIST: {"mode"},
+    RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: {"mode"},
+    RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: {"mode"},
+    RequestCode.DELETE_SUBSCRIPTIONGROUP: {"mode", "offset"},
+    RequestCode.SET_MESSAGE_REQUEST_MODE: {"mode"},
+    RequestCode.LOCK_BATCH_MQ: {"lock"},
+    RequestCode.UNLOCK_BATCH_MQ: {"lock"},
+    RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: {"offset", "reset"},
+    RequestCode.CLONE_GROUP_OFFSET: {"offset", "reset"},
+    RayMQRequestCode.DRAIN_BROKER: {"drain"},
+    **{code: {"user", "policy"} for code in USERS},
+}
+"""The requests of which a Raft group confirms the changes, and the tables."""
 REFUSED = {
     RequestCode.UPDATE_AND_CREATE_TOPIC,
     RequestCode.UPDATE_AND_CREATE_TOPIC_LIST,
@@ -43,7 +86,7 @@ REFUSED = {
     RequestCode.CLONE_GROUP_OFFSET,
     RequestCode.LOCK_BATCH_MQ,
     RequestCode.UNLOCK_BATCH_MQ,
-    *TO_ALL_REPLICAS,
+    *FOR_ALL,
 }
 OFFSETS = {
     RequestCode.QUERY_CONSUMER_OFFSET,
@@ -86,6 +129,19 @@ def test_every_row_of_the_request_table_has_its_outcome_on_a_slave(tmp_path: Pat
             assert outcome(row, Role.MASTER) == (0, "")
             if code in READS:
                 assert outcome(row, may_read=True) == (0, "")
+
+    with_broker(story, settings_of(tmp_path))
+
+
+def test_every_row_says_what_replicas_do_with_the_request(tmp_path: Path) -> None:
+    async def story(peer: Peer) -> None:
+        rows = peer.broker.graph.loop.requests.rows
+        for code, row in rows.items():
+            assert row.is_for_all is (code in FOR_ALL), code
+            assert row.is_ack is (code in ACKS), code
+            assert row.needs_services is (code in OF_SERVICES), code
+            assert set(row.changes) == CHANGES.get(code, set()), code
+        assert rows.keys() >= {*map(int, FOR_ALL | ACKS | OF_SERVICES | CHANGES.keys())}
 
     with_broker(story, settings_of(tmp_path))
 

@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 
 from actors.broker.replication.raft import forwarding
-from actors.broker.replication.raft.forwarding import FORWARDED, TO_ALL_REPLICAS, Forwarder
+from actors.broker.replication.raft.forwarding import FORWARDED, Forwarder
 from actors.remoting.chain import Chain
 from actors.remoting.client import RemotingClient
 from actors.remoting.codes import RequestCode
@@ -20,6 +20,7 @@ from actors.remoting.remoting_errors import Refused
 from actors.remoting.request import OnSlave, RequestContext, RequestRow
 from actors.remoting.table import RequestTable
 from store.clock import SystemClock
+from tests.actors.broker.replication.test_slave_requests import FOR_ALL
 
 
 class Spawned(RequestContext):
@@ -40,9 +41,8 @@ def forwarder_of(*, leads: Callable[[], bool] = lambda: False) -> Forwarder:
 
 
 def request(code: int, body: bytes = b"", **ext: str) -> Spawned:
-    return Spawned(
-        RemotingCommand(code, ext, body), None, cast(Connection, None), RequestRow(code, lambda _: None), ()
-    )
+    row = RequestRow(code, lambda _: None, is_for_all=code in FOR_ALL)
+    return Spawned(RemotingCommand(code, ext, body), None, cast(Connection, None), row, ())
 
 
 def is_forwarded(code: int, *, leads: bool = False, **ext: str) -> bool:
@@ -76,7 +76,7 @@ def test_requests_that_wait_for_a_leader_are_bounded(
     assert use.read() == 0
 
 
-@pytest.mark.parametrize("code", sorted(TO_ALL_REPLICAS))
+@pytest.mark.parametrize("code", sorted(FOR_ALL))
 def test_followers_forward_once_what_mqadmin_sends_to_all_replicas(code: int) -> None:
     assert is_forwarded(code)
     assert not is_forwarded(code, leads=True)

@@ -10,7 +10,7 @@ import pytest
 
 from actors.broker.replication.raft.group_tables import GroupTables
 from actors.broker.replication.raft.meta_log import MetaLog
-from actors.broker.replication.table_entries import TOPIC
+from actors.broker.table_names import TOPIC
 from store.clock import SystemClock
 from store.message.record import RecordDraft
 from store.message_store import MessageStore
