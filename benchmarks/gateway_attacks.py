@@ -25,7 +25,7 @@ from actors.gateway.proto import service_pb2 as rpc
 from actors.gateway.proto.definition_pb2 import Code
 from actors.gateway.service import SERVICE
 from benchmarks.internals.options import bench_process
-from cluster.bench.broker import anonymous_bytes
+from benchmarks.processes import anonymous_bytes
 from cluster.bench.result import percentile
 from tests.actors.gateway.attacks import CONNECTIONS, Attacker
 from tests.actors.gateway.gateways import CLIENT_ID, message

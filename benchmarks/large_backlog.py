@@ -33,7 +33,8 @@ import psutil
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from cluster.bench.broker import anonymous_bytes, bench_root, running
+from benchmarks.processes import anonymous_bytes, stop_broker
+from cluster.bench.broker import bench_root, running
 from cluster.bench.options import BenchFailed, BenchOptions
 from cluster.bench.sending import await_arrival, make_topic
 from cluster.client import Producer
@@ -81,7 +82,7 @@ def main() -> int:
             for result in read_all(root, cluster.nameservers, messages):
                 options.progress(f"large-backlog: {result}")
                 results.append(result)
-            cluster.stop()
+            stop_broker(cluster)
     except BenchFailed as error:
         print(f"benchmarks.large_backlog: {error}", file=sys.stderr)
         return 1

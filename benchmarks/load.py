@@ -14,7 +14,7 @@ import psutil
 from actors.remoting.clients.blocking import BlockingConnection
 from actors.remoting.codes import RayMQRequestCode, RequestCode, ResponseCode
 from actors.remoting.command import RemotingCommand
-from cluster.bench.broker import anonymous_bytes
+from benchmarks.processes import anonymous_bytes
 from cluster.client import Admin
 from tests.compat.build import JavaKit
 from tests.compat.processes import Program

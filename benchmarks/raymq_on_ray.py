@@ -13,7 +13,7 @@ from typing import Any, Self
 
 import yaml
 
-from cluster.bench.broker import anonymous_bytes
+from benchmarks.processes import anonymous_bytes
 from cluster.paths import HOME_ENV
 from cluster.session.ray_head import free_port, marked_processes, read_record
 from tests.compat.peers import Deployment

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from benchmarks.internals import machine
 from benchmarks.internals.options import InternalsOptions, log_pool
+from benchmarks.processes import stop_broker
 from cluster.bench.options import BenchFailed
 from cluster.bench.result import BenchResult, Run
 from cluster.bench.sending import filled_cluster
@@ -75,7 +76,7 @@ def measure(options: InternalsOptions, cores: int) -> list[BenchResult]:
 
     pool, rounds = log_pool(options.log_bytes, options.body_bytes)
     with filled_cluster(options, "reindex: writing", pool, rounds) as (cluster, messages):
-        cluster.stop()
+        stop_broker(cluster)
         spark = local_session("raymq-bench", cores)
         try:
             _run(spark, cluster.store, messages, check=True)  # starts the workers, warms the page cache

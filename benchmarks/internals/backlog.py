@@ -16,13 +16,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from benchmarks.internals.comparing import calm_median, compared
 from benchmarks.internals.machine import free_bytes
 from benchmarks.internals.options import InternalsOptions
+from benchmarks.processes import cpu_seconds, kill_broker, stop_broker
 from cluster.bench.broker import BenchCluster, bench_root, running
 from cluster.bench.messages import MessagePool
 from cluster.bench.options import BenchFailed
 from cluster.bench.pull_arrow import WORD, pull_once
-from cluster.bench.result import BenchResult, Run, calm_median, compared
+from cluster.bench.result import BenchResult, Run
 from cluster.bench.sending import await_arrival, make_topic, readable
 from cluster.bench.stolen import StolenShare
 from cluster.client import Admin, Producer, PullConsumer
@@ -82,8 +84,8 @@ def run(options: InternalsOptions) -> list[BenchResult]:
             full.fill(rounds)
             with running(root / "empty", options.flush) as other:
                 costs = _measure_in_turn(options, root, full, _Work(options, pool, other))
-                other.stop()
-            cluster.stop()
+                stop_broker(other)
+            stop_broker(cluster)
         parameters: dict[str, object] = {
             "flush": options.flush,
             "backlog": rounds * pool.rows,
@@ -179,18 +181,18 @@ def _restart(options: InternalsOptions, root: Path, work: _Work) -> dict[str, Re
                 work.send(f"{stop}-{number}", 1)
                 stopping_s = time.perf_counter()
                 if stop == "killed":
-                    cluster.kill()
+                    kill_broker(cluster)
                 else:
-                    cluster.stop()
+                    stop_broker(cluster)
                 stop_s = time.perf_counter() - stopping_s
             with running(root, options.flush) as cluster:
-                measured.cpu_s.append(cluster.cpu_s())
+                measured.cpu_s.append(cpu_seconds(cluster.process.pid))
                 work.cluster = cluster
                 messages = work.verified()
                 seconds = stop_s + cluster.start_s
                 measured.runs.append(Run(seconds, messages, messages * options.body_bytes))
                 measured.stops_s.append(stop_s)
-                cluster.stop()
+                stop_broker(cluster)
     return found
 
 
@@ -222,14 +224,14 @@ class _Work:
         """Send the pool `rounds` times to a new topic and wait until all messages are readable."""
         nameservers = self.cluster.nameservers
         make_topic(nameservers, topic)
-        share, started, cpu_s = StolenShare(), time.perf_counter(), self.cluster.cpu_s()
+        share, started, cpu_s = StolenShare(), time.perf_counter(), cpu_seconds(self.cluster.process.pid)
         with Producer(nameservers) as producer:
             for _ in range(rounds):
                 self._table(producer, topic)
         await_arrival(nameservers, topic, self._sent[topic], self._pool.last_key())
         seconds = time.perf_counter() - started
         done = Run(seconds, self._sent[topic], self._sent[topic] * self._pool.body_bytes)
-        return Cost(done, self.cluster.cpu_s() - cpu_s, share.so_far())
+        return Cost(done, cpu_seconds(self.cluster.process.pid) - cpu_s, share.so_far())
 
     def pull(self, topic: str) -> Cost:
         """Pull all messages of `topic`."""
@@ -238,10 +240,10 @@ class _Work:
         with PullConsumer(self.cluster.nameservers, group="bench") as consumer:
             consumer.assign(consumer.queues(topic))
             consumer.seek_to_beginning()
-            share, started, cpu_s = StolenShare(), time.perf_counter(), self.cluster.cpu_s()
+            share, started, cpu_s = StolenShare(), time.perf_counter(), cpu_seconds(self.cluster.process.pid)
             body_bytes = pull_once(consumer, messages, expected)
             done = Run(time.perf_counter() - started, messages, body_bytes)
-            return Cost(done, self.cluster.cpu_s() - cpu_s, share.so_far())
+            return Cost(done, cpu_seconds(self.cluster.process.pid) - cpu_s, share.so_far())
 
     def verified(self) -> int:
         """Return the number of stored messages. Raises BenchFailed if an acknowledged message is missing."""

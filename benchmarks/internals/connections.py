@@ -11,12 +11,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
+from benchmarks.internals.comparing import compared
 from benchmarks.internals.held_pulls import HELD_S
 from benchmarks.internals.options import InternalsOptions, bench_process
+from benchmarks.internals.waits import send_for
+from benchmarks.processes import anonymous_bytes
 from cluster.bench.broker import BenchCluster, bench_cluster
 from cluster.bench.options import BenchFailed
-from cluster.bench.result import BenchResult, Run, compared
-from cluster.bench.send_one import send_for
+from cluster.bench.result import BenchResult, Run
 from cluster.bench.sending import QUEUES, make_topic
 from cluster.bench.stolen import StolenShare
 from cluster.client import Admin, Producer
@@ -101,12 +103,12 @@ def _holding(cluster: BenchCluster, admin: Admin, address: str, options: Interna
     assert process.stdout is not None
     try:
         _expect(process.stdout.readline(), "OPEN")
-        before_bytes = cluster.anonymous_bytes()
+        before_bytes = anonymous_bytes(cluster.process.pid)
         process.stdin.write("hold\n")
         process.stdin.flush()
         _expect(process.stdout.readline(), "HELD")
         _await_held(admin, lambda held: held >= pulls)
-        yield (cluster.anonymous_bytes() - before_bytes) / pulls
+        yield (anonymous_bytes(cluster.process.pid) - before_bytes) / pulls
     finally:
         process.kill()
         process.communicate()

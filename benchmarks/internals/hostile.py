@@ -19,6 +19,7 @@ from actors.remoting.codes import RequestCode
 from actors.remoting.hot_headers import SendMessageHeader
 from benchmarks.internals.hostile_inputs import INPUTS
 from benchmarks.internals.options import InternalsOptions, bench_process
+from benchmarks.processes import anonymous_bytes
 from benchmarks.raw_peer import RawPeer
 from cluster.bench.broker import BenchCluster, bench_cluster
 from cluster.bench.options import BenchFailed
@@ -104,7 +105,7 @@ class _Stalls:
 
     def begin(self) -> None:
         """Start to measure."""
-        self._before_bytes = self._cluster.anonymous_bytes()
+        self._before_bytes = anonymous_bytes(self._cluster.process.pid)
         self._before = self._lag_buckets()
 
     def probe(self) -> None:
@@ -118,7 +119,7 @@ class _Stalls:
     def result(self, name: str, outcome: Mapping[str, Any]) -> BenchResult:
         """Return the result of one input, of which the broker has answered all requests."""
         lag_us = [after - was for after, was in zip(self._lag_buckets(), self._before, strict=True)]
-        grown_bytes = self._cluster.anonymous_bytes() - self._before_bytes
+        grown_bytes = anonymous_bytes(self._cluster.process.pid) - self._before_bytes
         taken_ms = sorted(self._taken_ms)
         lag_ms = longest_us(lag_us) / 1e3
         parameters: dict[str, Any] = {

@@ -21,13 +21,14 @@ from typing import NamedTuple
 
 from actors.host.loop_lag import longest_us, percentile_us
 from benchmarks.internals.disturbances import ROLL_BYTES_PER_S
-from benchmarks.internals.options import LOG_POOL_ROWS, InternalsOptions, bench_process
+from benchmarks.internals.options import LOG_POOL_ROWS, RECORD_OVERHEAD_BYTES, InternalsOptions, bench_process
+from benchmarks.internals.waits import Sent, send_for
+from benchmarks.processes import anonymous_bytes, stop_broker
 from cluster.bench.broker import BenchCluster, bench_root, running
 from cluster.bench.messages import MessagePool
 from cluster.bench.options import BenchFailed
 from cluster.bench.result import BenchResult
-from cluster.bench.send_one import Sent, send_for
-from cluster.bench.sending import RECORD_OVERHEAD_BYTES, fill, make_topic
+from cluster.bench.sending import fill, make_topic
 from cluster.client import Admin, Producer
 
 COLD_TOPIC = "cold"
@@ -65,7 +66,7 @@ def run(options: InternalsOptions) -> list[BenchResult]:
         options.progress(f"interference: writing {rounds * rows:,} messages")
         with running(root, options.flush, settings) as cluster:
             fill(cluster.nameservers, COLD_TOPIC, pool, rounds)
-            cluster.stop()
+            stop_broker(cluster)
         others = (
             Phase("offsets", options.queues),
             Phase("connections", CONNECTIONS),
@@ -77,7 +78,7 @@ def run(options: InternalsOptions) -> list[BenchResult]:
                 for phase in phases:
                     options.progress(f"interference: {phase.name}")
                     results.append(_measure(phase, cluster, options, file_bytes))
-                cluster.stop()
+                stop_broker(cluster)
     return results
 
 
@@ -94,11 +95,11 @@ def _measure(phase: Phase, cluster: BenchCluster, options: InternalsOptions, fil
         quiet = _send(admin, producer, options, options.seconds / 2)
         if phase.name == "roll":
             phase = Phase("roll", _to_the_next_file(admin, file_bytes))
-        before_bytes = cluster.anonymous_bytes()
+        before_bytes = anonymous_bytes(cluster.process.pid)
         topic = "disturbance" if phase.name in ("roll", "offsets") else COLD_TOPIC
         with _disturbance(phase, address, topic) as process:
             disturbed = _send(admin, producer, options, options.seconds)
-            grown_bytes = cluster.anonymous_bytes() - before_bytes
+            grown_bytes = anonymous_bytes(cluster.process.pid) - before_bytes
             outcome = {**_end(phase, process), "anonymous_grown_mib": grown_bytes / MIB}
     return BenchResult(
         f"interference-{phase.name}", [disturbed.sent.run], _parameters(quiet, disturbed, outcome)

@@ -21,12 +21,14 @@ from typing import NamedTuple
 import uvloop
 
 from benchmarks.internals.backlog import AHEAD_BYTES, RECORD_OVERHEAD_BYTES
+from benchmarks.internals.comparing import compared
 from benchmarks.internals.machine import free_bytes
 from benchmarks.internals.options import InternalsOptions, disk_bytes
+from benchmarks.processes import anonymous_bytes, stop_broker
 from cluster.bench.broker import BenchCluster, bench_root, running
 from cluster.bench.messages import MessagePool
 from cluster.bench.options import BenchFailed
-from cluster.bench.result import BenchResult, Run, compared
+from cluster.bench.result import BenchResult, Run
 from cluster.bench.send_async import BODIES, send_concurrently
 from cluster.bench.sending import QUEUES, await_arrival, make_topic, readable, send_rounds
 from cluster.bench.stolen import StolenShare
@@ -69,12 +71,12 @@ def run(options: InternalsOptions) -> list[BenchResult]:
                     options.progress(f"{call}: run {number + 1} of {options.runs}")
                     measured.append(calls.measure(cluster, call))
             sizes = {
-                "anonymous_mb": round(cluster.anonymous_bytes() / 1e6),
+                "anonymous_mb": round(anonymous_bytes(cluster.process.pid) / 1e6),
                 "messages": calls.sent.total(),
                 "disk_mb": round(disk_bytes(cluster.store) / 1e6),
                 "queues_disk_mb": round(disk_bytes(cluster.store / CONSUME_QUEUE) / 1e6),
             }
-            cluster.stop()
+            stop_broker(cluster)
         starts = [calls.start(root) for _ in range(options.runs)]
     parameters: dict[str, object] = {
         "flush": options.flush,
@@ -166,7 +168,7 @@ class _Calls:
                             f"after the restart {topic} holds {sum(counts):,} of {messages:,} messages, "
                             f"and {counts.count(0):,} of its {len(counts):,} queues are empty"
                         )
-            cluster.stop()
+            stop_broker(cluster)
             total = self.sent.total()
             return Run(cluster.start_s, total, total * self._options.body_bytes)
 

@@ -11,9 +11,10 @@ from pathlib import Path
 from cluster.bench.broker import SOURCE_ROOT
 from cluster.bench.messages import MessagePool
 from cluster.bench.options import BenchOptions
-from cluster.bench.sending import RECORD_OVERHEAD_BYTES
 
 LOG_POOL_ROWS = 250_000
+RECORD_OVERHEAD_BYTES = 165
+"""Approximate size of the record of a benchmark message, without its body."""
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 from benchmarks.internals.options import InternalsOptions, log_pool
+from benchmarks.processes import stop_broker
 from cluster.bench.options import BenchFailed
 from cluster.bench.result import BenchResult, Run
 from cluster.bench.sending import filled_cluster
@@ -30,7 +31,7 @@ def run(options: InternalsOptions) -> list[BenchResult]:
     """Measure with a log of about `options.log_bytes` bytes."""
     pool, rounds = log_pool(options.log_bytes, options.body_bytes)
     with filled_cluster(options, "recovery: writing", pool, rounds) as (cluster, messages):
-        cluster.stop()
+        stop_broker(cluster)
         settings = StoreSettings.model_validate({"flush": "async"})
         scans, rebuilds, verifications = [], [], []
         scan(cluster.store, settings, messages)  # warms the cache

@@ -14,13 +14,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-import psutil
-
 from cluster.bench.options import BenchFailed, BenchOptions
 from cluster.client.tls import TLS_CA_ENV
 
 START_TIMEOUT_S = 60.0
-STOP_TIMEOUT_S = 60.0
 NO_CLEANUP = ("disk_max_used_percent=95", "disk_force_clean_percent=99", "disk_refuse_writes_percent=99")
 """Store settings that keep the broker from deleting files during a benchmark; a full disk refuses sends."""
 SOURCE_ROOT = Path(__file__).parent.parent.parent
@@ -35,33 +32,6 @@ class BenchCluster:
     process: subprocess.Popen[str]
     start_s: float
     """Time from the start of the process to its READY line."""
-
-    def anonymous_bytes(self) -> int:
-        """Return the anonymous memory of the process (RssAnon), which excludes mapped files."""
-        return anonymous_bytes(self.process.pid)
-
-    def cpu_s(self) -> float:
-        """Return the user and system CPU time of the process in seconds."""
-        times = psutil.Process(self.process.pid).cpu_times()
-        return float(times.user + times.system)
-
-    def kill(self) -> None:
-        """Kill the broker with SIGKILL, as a crash would."""
-        self.process.kill()
-        self.process.wait()
-
-    def stop(self) -> None:
-        """Shut the broker down cleanly.
-
-        Raises BenchFailed, and kills the broker, if it runs for another `STOP_TIMEOUT_S`.
-        """
-        self.process.terminate()
-        try:
-            self.process.wait(STOP_TIMEOUT_S)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
-            raise BenchFailed(f"the broker did not stop within {STOP_TIMEOUT_S:g} s and was killed") from None
 
 
 @contextmanager
@@ -156,15 +126,6 @@ def _wait_until_ready(process: subprocess.Popen[str], log_file: Path) -> str:
                 break
     tail = "\n".join(log_file.read_text().splitlines()[-10:])
     raise BenchFailed(f"the broker was not ready within {START_TIMEOUT_S:g} s; the end of its log:\n{tail}")
-
-
-def anonymous_bytes(pid: int) -> int:
-    """Return the resident anonymous memory (RssAnon) of `pid`, which excludes mapped files.
-
-    Raises OSError if the process no longer exists.
-    """
-    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-    return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith("RssAnon:"))
 
 
 def _end(process: subprocess.Popen[str]) -> None:

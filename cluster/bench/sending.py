@@ -15,8 +15,6 @@ ARRIVAL_TIMEOUT_S = 60.0
 ARRIVAL_POLL_S = 0.02
 QUEUES = 8
 POOL_ROWS = 500_000
-RECORD_OVERHEAD_BYTES = 165
-"""Approximate size of the record of a benchmark message, without its body."""
 
 
 def make_topic(nameservers: str, topic: str, queues: int = QUEUES) -> None:

@@ -14,7 +14,7 @@ import pytest
 from actors.gateway.proto import service_pb2 as rpc
 from actors.gateway.proto.definition_pb2 import Code
 from actors.gateway.service import SERVICE
-from cluster.bench.broker import anonymous_bytes
+from benchmarks.processes import anonymous_bytes
 from tests.actors.gateway.attacks import CONNECTIONS, Attacker
 from tests.actors.gateway.gateways import CLIENT_ID, message
 from tests.eventually import eventually_async

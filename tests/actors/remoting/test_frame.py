@@ -21,7 +21,7 @@ from actors.remoting.frame import (
     describe_bytes,
 )
 from actors.remoting.remoting_errors import ProtocolError
-from cluster.bench.broker import anonymous_bytes
+from benchmarks.processes import anonymous_bytes
 
 
 def frame(number: int, body: bytes = b"") -> bytes:

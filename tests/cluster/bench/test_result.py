@@ -7,8 +7,9 @@ import json
 import pytest
 
 from benchmarks.internals.backlog import Cost, ratios
+from benchmarks.internals.comparing import calm_median
 from benchmarks.internals.many_queues import seconds_that_fit
-from cluster.bench.result import BenchResult, Run, as_json, calm_median, percentile
+from cluster.bench.result import BenchResult, Run, as_json, percentile
 
 
 def test_json_line_has_medians_and_parameters() -> None:

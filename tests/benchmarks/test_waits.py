@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from cluster.bench.waits import Waits
+from benchmarks.internals.waits import Waits
 
 
 def stolen(*seconds: float) -> Iterator[float]:

@@ -6,9 +6,13 @@ nothing about the broker, so the CPU time stolen during a long request is subtra
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
+from cluster.bench.result import Run, percentile
 from cluster.bench.stolen import stolen_s
+from cluster.client import Producer
 
 SAMPLE_INTERVAL_S = 0.01
 """Resolution of the kernel's counter of stolen time. Reading it takes about 40 µs."""
@@ -43,3 +47,28 @@ class Waits:
         own_ms = taken_ms - (self._stolen_s - before_s) * 1e3
         self.longest_own_ms = max(self.longest_own_ms, own_ms)
         return True
+
+
+class Sent(NamedTuple):
+    """A run, and its longest send: measured, and without stolen CPU time (`longest_own_ms`, see `Waits`)."""
+
+    run: Run
+    longest_ms: float
+    longest_own_ms: float
+
+
+def send_for(producer: Producer, topic: str, bodies: Sequence[bytes], seconds: float) -> Sent:
+    """Send one message at a time for `seconds`, at least one."""
+    started = before = time.perf_counter()
+    waits = Waits(started)
+    taken_ms = waits.taken_ms
+    while not taken_ms or before - started < seconds:
+        count = len(taken_ms)
+        producer.send(topic, bodies[count % len(bodies)], keys=f"key-{count}", tags="one")
+        after = time.perf_counter()
+        before = time.perf_counter() if waits.add(before, after) else after
+    taken_ms.sort()
+    count = len(taken_ms)
+    p50_ms, p99_ms = percentile(taken_ms, 0.5), percentile(taken_ms, 0.99)
+    run = Run(before - started, count, count * len(bodies[0]), p50_ms, p99_ms)
+    return Sent(run, taken_ms[-1], waits.longest_own_ms)
