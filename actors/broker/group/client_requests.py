@@ -356,9 +356,10 @@ class ClientRequests:
         return () if group is None else tuple(sorted(member.client_id for member in group.dividing()))
 
     def _fence(self, group: str, reply: SyncGroupReply) -> None:
-        for assigned in reply.assigned:
-            if assigned.queue.broker_name == self._broker_name:
-                self._offsets.claim(group, assigned.queue.topic, assigned.queue.queue_id, assigned.generation)
+        for assigned in reply.assigned:  # with what a member has reported, which may be any name
+            queue = assigned.queue
+            if queue.broker_name == self._broker_name and self._topics.has_queue(queue):
+                self._offsets.claim(group, queue.topic, queue.queue_id, assigned.generation)
 
 
 def _synced_group(context: DecodedRequest) -> Iterable[Target]:

@@ -18,7 +18,15 @@ from actors.broker.service import BrokerService
 from actors.rebalancer.group import Group
 from actors.rebalancer.rebalancer_settings import RebalancerSettings
 from actors.rebalancer.service import RebalancerService, build_rebalancer
-from actors.remoting.bodies.groups import ConsumerData, GroupMembers, HeartbeatData, SubscriptionData
+from actors.remoting.bodies.groups import (
+    AssignedQueue,
+    ConsumerData,
+    GroupMembers,
+    HeartbeatData,
+    SubscriptionData,
+    SyncGroupReply,
+    SyncGroupRequest,
+)
 from actors.remoting.codes import RayMQRequestCode, RequestCode, ResponseCode
 from actors.remoting.command import RemotingCommand
 from actors.remoting.headers import ConsumerGroupHeader
@@ -26,6 +34,7 @@ from actors.remoting.request import RequestContext
 from actors.remoting.server import RemotingServer
 from actors.remoting.table import RequestTable
 from store.clock import SystemClock
+from store.message.message_queue import MessageQueue
 from tests.actors.broker.brokers import A_DAY_MS, TIMEOUT_MS, Peer, run, settings_of
 from tests.eventually import eventually_async
 
@@ -120,6 +129,29 @@ def test_member_list_does_not_wait_for_a_silent_rebalancer(
             peer = Peer(broker)
             await send_heartbeat(peer, "client-1")
             assert await members(peer) == ("client-1",)
+            await peer.client.close()
+        await rebalancer.stop()
+
+    run(story)
+
+
+def test_generations_are_kept_only_of_queues_that_exist(tmp_path: Path) -> None:
+    """A member owns what it reports, and may report any name."""
+
+    async def story() -> None:
+        rebalancer = await start_rebalancer(tmp_path / "r")
+        async with running_broker(settings_of(tmp_path, rebalancers=[rebalancer.address])) as broker:
+            peer = Peer(broker)
+            await peer.send("T")
+            await peer.commit("G", "T", 0)
+            queues = [MessageQueue(*each) for each in (("T", "broker-a", 0), ("T", "broker-a", 99))]
+            queues.append(MessageQueue("None", "broker-a", 0))
+            sync = SyncGroupRequest("G", "c", owned=[AssignedQueue(each, 5) for each in queues])
+            answer = await peer.ask(RayMQRequestCode.SYNC_GROUP, body=sync.encode())
+            assert sorted(each.queue for each in SyncGroupReply.decode(answer.body).assigned) == sorted(
+                queues
+            )
+            assert broker.graph.tables.offsets.generations == {"T@G": {0: 5}}
             await peer.client.close()
         await rebalancer.stop()
 
