@@ -14,12 +14,12 @@ import asyncio
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from typing import Protocol
 
 from actors.broker.loop.flush_thread import FlushThread
 from store.clock import Clock
 from store.commitlog.flush import FlushJob
 from store.logs import get_logger
+from store.message_store import MessageStore
 
 _log = get_logger(__name__)
 
@@ -27,25 +27,12 @@ BRIEF_NS = 1_000_000
 """A flush of less than this time is worth blocking the loop."""
 
 
-class FlushableStore(Protocol):
-    """The methods of `MessageStore` that the flusher uses."""
-
-    def flush_job(self) -> FlushJob | None:
-        """Return a job that flushes all dirty data, or None if nothing is dirty."""
-
-    def flush_done(self, job: FlushJob) -> None:
-        """Advance the flushed position to the end of the job."""
-
-    def flush_failed(self, job: FlushJob, error: Exception) -> None:
-        """Make the store read-only with the error as the cause."""
-
-
 class Flusher:
     """Runs the flush jobs of one store in a thread; all other code runs on the loop that owns the store."""
 
     def __init__(
         self,
-        store: FlushableStore,
+        store: MessageStore,
         clock: Clock,
         on_progress: Callable[[], None],
         *,

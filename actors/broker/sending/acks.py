@@ -10,20 +10,12 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from actors.remoting.codes import ResponseCode
 from store.clock import NS_PER_MS, Clock
+from store.message_store import MessageStore
 from store.store_errors import StoreError
-
-
-class ConfirmingStore(Protocol):
-    """The method of `MessageStore` that `Acks` uses."""
-
-    def on_confirmed(
-        self, offset: int, callback: Callable[[StoreError | None], None], messages: int = 1
-    ) -> None:
-        """Call `callback(None)` when the log is confirmed up to `offset`, or `callback(error)`."""
 
 
 class AckLimit(NamedTuple):
@@ -78,7 +70,7 @@ class Acks:
     clock.
     """
 
-    def __init__(self, store: ConfirmingStore, clock: Clock, limits: Sequence[AckLimit]) -> None:
+    def __init__(self, store: MessageStore, clock: Clock, limits: Sequence[AckLimit]) -> None:
         """Create the object.
 
         Args:
