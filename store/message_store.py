@@ -244,7 +244,7 @@ class MessageStore(ReadableStore):
     def await_messages(self, awaited: Collection[str | tuple[str, int]]) -> None:
         """Set for whose new messages the caller waits: queues, as (topic, queue id), and whole topics.
 
-        An append to one of them updates `positions.awaited`, and `advance` returns the queues that received
+        An append to one of them updates `positions.awaited`, and `step` returns the queues that received
         messages.
         """
         self._appender.awaited = self._parts.queue_sink.awaited = awaited
@@ -256,6 +256,7 @@ class MessageStore(ReadableStore):
         only dropped with `discard_confirmed`; the timer must be stopped then, and is rebuilt by its next
         start. Raises StoreError.
         """
+        self.confirm()
         confirmed, holes = self.positions.confirmed, self.recovered.holes
         refusal = truncation_refusal(
             self._log, self._appender.raw, holes, offset, discard_confirmed=discard_confirmed
@@ -290,12 +291,12 @@ class MessageStore(ReadableStore):
 
     @property
     def has_more_to_dispatch(self) -> bool:
-        """True if another call of `advance` would dispatch more confirmed records."""
+        """True if another `step` would dispatch more confirmed records."""
         return not self.is_superseded and self._dispatch.has_more
 
     @property
     def has_more_to_do(self) -> bool:
-        """True if the owner should call `advance` again immediately, without waiting for an event."""
+        """True if the owner should do another `step` immediately, without waiting for an event."""
         if self._dispatch.is_under_way:
             return False  # the `on_work_ended` callback wakes the owner
         return self.has_more_to_dispatch or (
@@ -305,7 +306,7 @@ class MessageStore(ReadableStore):
     def on_work_ended(self, callback: Callable[[], None]) -> None:
         """Set a function that is called, on a background thread, each time background work has finished.
 
-        The next `advance` handles the result of the work.
+        The next `step` handles the result of the work.
         """
         self._parts.background.on_work_done(callback)
 
@@ -321,15 +322,13 @@ class MessageStore(ReadableStore):
             self.positions.on_confirmed(offset, callback, messages)
 
     def confirm(self) -> bool:
-        """Call the callbacks whose offset is confirmed.
+        """Advance `positions.confirmed`, and call the callbacks whose offset is confirmed.
 
-        Returns False, and calls none, if another writer has opened the store.
+        Returns False, and does neither, if another writer has opened the store.
         """
         if not self._check_epoch():
             return False
-        positions = self.positions
-        if positions.has_waiters and positions.first_waiting <= positions.confirmed:
-            positions.run_callbacks()
+        self.positions.confirm()
         return True
 
     def abandon_unconfirmed(self, error: StoreError) -> None:
@@ -341,13 +340,18 @@ class MessageStore(ReadableStore):
             self.positions.fail(error, beyond=self.positions.confirmed)
 
     def advance(self) -> Sequence[Arrival]:
-        """Confirm, dispatch one slice of the confirmed records, and handle finished background work.
+        """Confirm, then do a `step`, whose result is returned."""
+        self.confirm()
+        return self.step()
+
+    def step(self) -> Sequence[Arrival]:
+        """Dispatch one slice of the confirmed records, and handle finished background work.
 
         Returns the new messages of awaited queues (see `await_messages`). If another thread writes the
-        consume queue units of a slice, a later `advance`, after `on_work_ended`, returns its messages.
+        consume queue units of a slice, a later `step`, after `on_work_ended`, returns its messages.
         """
         dispatch = self._dispatch
-        if self.confirm():
+        if not self.is_superseded:
             if dispatch.can_finish:
                 dispatch.finish()
                 self._maintain()  # also here, because a step may be under way at every call
@@ -431,8 +435,7 @@ class MessageStore(ReadableStore):
         """
         self._maintenance.finish()
         self.flush_now()
-        self._dispatch.finish()
-        self._dispatch.run()  # records dispatched later would create the queues again
+        self.dispatch_now()  # records dispatched later would create the queues again
         removed, removal = self._maintenance.take_out_topic(topic)
         removal.run()
         self._maintenance.checkpoints.checkpoint_now()

@@ -56,7 +56,6 @@ class Positions:
     """The positions of one CommitLog, and callbacks that are called when an offset is confirmed."""
 
     __slots__ = (
-        "_confirmed",
         "_end_at",
         "_is_end_known",
         "_order",
@@ -64,6 +63,7 @@ class Positions:
         "_waiters",
         "awaited",
         "checkpointed",
+        "confirmed",
         "dispatched",
         "flushed",
         "min",
@@ -86,7 +86,11 @@ class Positions:
         """The end of the last message written to a queue for which a reader was waiting at that time."""
         self.replicas: dict[int, int] = {}
         """Maps the id of each replica to the CommitLog offset up to which it has the log."""
-        self._confirmed = 0
+        self.confirmed = 0
+        """The CommitLog offset before which all messages are confirmed, as of the last `confirm`.
+
+        It falls only when the log is truncated: readers may have the messages before it already.
+        """
         self._end_at = 0
         self._is_end_known = False
         self.waiting = 0
@@ -99,17 +103,6 @@ class Positions:
     def is_replicated(self) -> bool:
         """True if the confirm policy depends on other replicas, so that the log may end unconfirmed."""
         return all(self._policy is not local for local in CONFIRM_POLICIES.values())
-
-    @property
-    def confirmed(self) -> int:
-        """The CommitLog offset before which all messages are confirmed, as computed by the confirm policy.
-
-        It falls only when the log is truncated: readers may have the messages before it already.
-        """
-        confirmed = self._policy.confirmed(self, self.replicas)
-        if confirmed > self._confirmed:
-            self._confirmed = min(confirmed, self.written)
-        return self._confirmed
 
     @property
     def is_end_known(self) -> bool:
@@ -147,9 +140,10 @@ class Positions:
 
         The records in [min_offset, offset) are flushed; the confirm policy decides which are dispatched.
         """
-        self.min = self._confirmed = min_offset
+        self.min = self.confirmed = min_offset
         self.written = self.flushed = self.recovered = offset
         self.forget_end()
+        self.confirm()
         self.dispatched = self.confirmed
 
     def restore_confirmed(self, offset: int) -> int:
@@ -157,7 +151,8 @@ class Positions:
 
         Returns `confirmed`.
         """
-        self._confirmed = max(self._confirmed, min(offset, self.written))
+        self.confirmed = max(self.confirmed, min(offset, self.written))
+        self.confirm()
         self.dispatched = self.confirmed
         return self.dispatched
 
@@ -172,11 +167,11 @@ class Positions:
         self.recovered = min(self.recovered, offset)
         self._end_at = min(self._end_at, offset)
         self.awaited = min(self.awaited, offset)
-        self._confirmed = min(self._confirmed, offset)
+        self.confirmed = min(self.confirmed, offset)
         self.fail(error, beyond=offset)
 
     def on_confirmed(self, offset: int, callback: Callback, messages: int = 1) -> None:
-        """Register a callback that `run_callbacks` calls after `confirmed` has reached `offset`.
+        """Register a callback that `confirm` calls after `confirmed` has reached `offset`.
 
         The argument of the callback is None. If the store fails before, `fail` calls it with the error.
         """
@@ -188,24 +183,15 @@ class Positions:
         else:
             insort(self._waiters, waiter)
 
-    @property
-    def has_waiters(self) -> bool:
-        """True if a callback is registered."""
-        return bool(self._waiters)
+    def confirm(self) -> None:
+        """Set `confirmed` to what the confirm policy computes.
 
-    @property
-    def first_waiting(self) -> int:
-        """The lowest CommitLog offset for which a callback is registered.
-
-        Raises IndexError if no callback is registered.
+        Call, and remove, all callbacks whose offset is confirmed, in ascending order of offsets.
         """
-        return self._waiters[0].offset
-
-    def run_callbacks(self) -> None:
-        """Call, and remove, all callbacks whose offset is confirmed, in ascending order of offsets."""
-        confirmed = self.confirmed
-        waiters = self._waiters
-        count = 0
+        confirmed = self._policy.confirmed(self, self.replicas)
+        if confirmed > self.confirmed:
+            self.confirmed = min(confirmed, self.written)
+        confirmed, waiters, count = self.confirmed, self._waiters, 0
         while count < len(waiters) and waiters[count].offset <= confirmed:
             count += 1
         if count == 0:

@@ -163,7 +163,7 @@ class Checkpoints:
     def turn(self) -> None:
         """Begin a checkpoint if one is due, or take the next snapshots of the current one.
 
-        Called by every `advance` of the store.
+        Called by every `step` of the store.
         """
         if self._draft is not None:
             self._resume_snapshots()

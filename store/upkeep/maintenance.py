@@ -24,7 +24,7 @@ _log = get_logger(__name__)
 
 
 class Maintenance:
-    """Background maintenance of one store; the store's `advance` calls `turn`."""
+    """Background maintenance of one store; the store's `step` calls `turn`."""
 
     def __init__(
         self,
@@ -61,7 +61,7 @@ class Maintenance:
             self._index_touches.look(str(file.path), 0, file.size_bytes, file.written_bytes)
 
     def turn(self) -> None:
-        """Start the background tasks that are due; called by every `advance` of the store."""
+        """Start the background tasks that are due; called by every `step` of the store."""
         written = self._parts.positions.written
         if written > self._allocator.look_after:
             self._allocator.look(self._parts.log.end)

@@ -82,7 +82,7 @@ def files_to_delete(settings: StoreSettings, found: Round) -> list[int]:
 
 
 class Retention:
-    """The retention of one store; the store's `advance` calls `turn`."""
+    """The retention of one store; the store's `step` calls `turn`."""
 
     def __init__(
         self,
@@ -189,7 +189,7 @@ class Retention:
     def turn(self) -> None:
         """Start the tasks that are due, and correct the first offsets of some queues.
 
-        Called by every `advance` of the store.
+        Called by every `step` of the store.
         """
         now_ns = self._clock.monotonic_ns()
         if now_ns >= self._due_ns and not self._is_surveying:

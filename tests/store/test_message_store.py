@@ -195,6 +195,7 @@ def test_large_append_is_dispatched_in_slices(stores, draft, read_all):
     for number in range(200):
         store.append(draft(b"%d" % number))
     store.append(draft(b"y" * 9000))  # larger than a slice
+    store.confirm()
     turns = 0
     while store.has_more_to_dispatch:
         store.advance()

@@ -6,6 +6,9 @@
     4  dispatch the confirmed records to the consume queues and the index
     5  resume the held pulls that wait for these messages (`Hub.resume`)
 
+While a flush is in flight, a turn without newly confirmed records does only the first two: the turn at the
+end of the flush does the rest, and the upkeep of the store.
+
 Dispatch writes to each queue that has new messages, however few. If no pull waits for them, one dispatch
 serves several turns. A reader that must see all messages first calls `catch_up`; if another thread is still
 writing consume-queue units, it waits (`when_caught_up`). So does it while the end of the log is not known
@@ -103,6 +106,7 @@ class EndOfTurn:
         self._hold_timer_ns = 0
         self._dispatch_timer: asyncio.TimerHandle | None = None
         self._dispatched_ns = 0
+        self._flushes = 0  # flushes before the last turn that was complete
         self._readers: deque[_Reader] = deque()
         self._catch_up_timeout_ms = catch_up_timeout_ms
         self._send_to_slaves: Callable[[], None] | None = None
@@ -128,6 +132,9 @@ class EndOfTurn:
         if times.puts:
             times.end_turn(positions.written)
         self._store.confirm()
+        if self._is_for_the_flush_only():
+            return
+        self._flushes = self._flusher.flushes
         if not self._may_dispatch_later():
             if self._store.has_more_to_dispatch:
                 self._server.write_out()  # senders do not wait for the rest of the dispatch
@@ -218,6 +225,16 @@ class EndOfTurn:
     def _age_ms(self, reader: _Reader) -> int:
         return (self._clock.monotonic_ns() - reader.since_ns) // NS_PER_MS
 
+    def _is_for_the_flush_only(self) -> bool:
+        """Return True if this turn has nothing to dispatch, and the end of a flush brings the next one."""
+        flusher, positions = self._flusher, self._store.positions
+        return (
+            flusher.is_flushing
+            and flusher.flushes == self._flushes
+            and positions.dispatched >= positions.confirmed
+            and not self._readers
+        )
+
     def _may_dispatch_later(self) -> bool:
         if self._readers:
             return False
@@ -240,7 +257,7 @@ class EndOfTurn:
         self._server.request_tick()
 
     def _advance_store(self) -> None:
-        for arrival in self._store.advance():
+        for arrival in self._store.step():
             woken = self._held.arrived((arrival.topic, arrival.queue_id), arrival)
             if woken:
                 self._server.resume(woken)

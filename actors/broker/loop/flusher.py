@@ -71,6 +71,11 @@ class Flusher:
         if not self._flushes_each_tick:
             self._arm_timer()
 
+    @property
+    def is_flushing(self) -> bool:
+        """True if a flush is in flight, whose end requests a turn."""
+        return self._in_flight is not None
+
     def flush_if_idle(self) -> None:
         """Under sync flush, start a flush if there is dirty data and no flush in flight.
 

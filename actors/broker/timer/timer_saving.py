@@ -98,4 +98,5 @@ class TimerSaving:
                 store.flush_failed(job, error)
                 raise
             store.flush_done(job)
+        store.confirm()
         return self._is_safe(written)

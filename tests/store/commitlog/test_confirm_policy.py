@@ -15,6 +15,7 @@ def confirmed(count: int, written: int, flushed: int, slaves: list[int], *, flus
     positions.written, positions.flushed = written, flushed
     for replica, offset in enumerate(slaves):
         positions.acknowledge(replica, offset)
+    positions.confirm()
     return positions.confirmed
 
 

@@ -32,6 +32,7 @@ def source(stores, draft):
     store = stores.open("source")
     for number in range(12):
         store.append(draft(b"%02d" % number * 400))
+    store.confirm()
     assert FILE_BYTES < store.positions.written < 2 * FILE_BYTES
     return store
 
@@ -39,6 +40,7 @@ def source(stores, draft):
 def test_promoted_replica_never_writes_earlier_times(stores, draft, clock, source):
     copy = stores.open("copy")
     copy.append_raw(0, log_of(source))
+    copy.confirm()
     last = decode_record(copy.record_at(copy.positions.written - size_of_last(source))).store_timestamp
     clock.set_wall_ms(clock.wall_ms() - 3_600_000)
     assert copy.append(draft()).store_timestamp >= last

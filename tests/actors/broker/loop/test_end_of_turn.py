@@ -17,10 +17,12 @@ from actors.remoting.codes import RequestCode, ResponseCode
 from actors.remoting.command import RemotingCommand, encode_command
 from actors.remoting.headers import DeleteTopicHeader, TopicQueueHeader
 from actors.remoting.hot_headers import SendMessageHeader
+from store.commitlog.flush import FlushJob
 from store.dispatch.dispatcher import Dispatcher
-from tests.actors.broker.brokers import HOLD_MS, Peer, with_broker
+from store.message_store import MessageStore
+from tests.actors.broker.brokers import HOLD_MS, Peer, settings_of, with_broker
 from tests.actors.broker.loop.slow_writes import QUEUES, SlowWrites, send_to_all, settings
-from tests.eventually import LIMIT_S
+from tests.eventually import LIMIT_S, eventually_async
 
 
 async def max_offset(peer: Peer, queue_id: int) -> int:
@@ -104,3 +106,40 @@ def test_responses_are_written_before_dispatch(tmp_path: Path, monkeypatch: pyte
         assert waits == [True]
 
     with_broker(story, settings(tmp_path))
+
+
+def test_turn_with_unconfirmed_sends_only_leaves_the_rest_to_the_end_of_the_flush(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    may_flush, steps = threading.Event(), []
+    run, step = FlushJob.run, MessageStore.step
+    may_flush.set()
+
+    def wait_then_run(job: FlushJob) -> None:
+        assert may_flush.wait(LIMIT_S)
+        run(job)
+
+    def counted_step(store: MessageStore):
+        steps.append(store)
+        return step(store)
+
+    monkeypatch.setattr(FlushJob, "run", wait_then_run)
+    monkeypatch.setattr(MessageStore, "step", counted_step)
+
+    async def story(peer: Peer) -> None:
+        assert (await peer.send("T")).code == ResponseCode.SUCCESS
+        assert await max_offset(peer, 0) == 1
+        may_flush.clear()
+        sends = [asyncio.create_task(peer.send("T")) for _ in range(2)]
+        await eventually_async(lambda: peer.broker.describe()["sends_waiting"] == 2)
+        turns, steps_before = peer.broker.describe()["turns"], len(steps)
+        sends.append(asyncio.create_task(peer.send("T")))
+        await eventually_async(lambda: peer.broker.describe()["sends_waiting"] == 3)
+        await eventually_async(lambda: peer.broker.describe()["turns"] > turns)
+        assert len(steps) == steps_before
+        may_flush.set()
+        assert {each.code for each in await asyncio.gather(*sends)} == {ResponseCode.SUCCESS}
+        assert await max_offset(peer, 0) == 4
+        assert len(steps) > steps_before
+
+    with_broker(story, settings_of(tmp_path, {"flush": "sync"}))

@@ -56,6 +56,7 @@ def test_progress_is_not_saved_before_it_is_confirmed(store, files, saving) -> N
         await saving.save(PROGRESS, 0)
         assert files.checkpoint.queue_offset == 0
         store.positions.acknowledge(1, store.positions.written)
+        store.confirm()
         await saving.save(PROGRESS, 0)
         assert files.checkpoint.queue_offset == 7
 
@@ -84,6 +85,7 @@ def test_progress_noted_before_a_truncation_is_forgotten(store, files, saving) -
         store.append(a_draft(b"other bytes"))
         store.flush_now()
         store.positions.acknowledge(1, store.positions.written)
+        store.confirm()
         await saving.save(TimerProgress(2, 1_700_000_000), 0)
         assert files.checkpoint.queue_offset == 0
         await saving.save(TimerProgress(2, 1_700_000_000), 0)
