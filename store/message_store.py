@@ -303,6 +303,12 @@ class MessageStore(ReadableStore):
             not self.is_superseded and self._maintenance.checkpoints.has_more_snapshots
         )
 
+    @property
+    def is_upkeep_under_way(self) -> bool:
+        """True if upkeep waits for further steps: a checkpoint, deletions, or the retry of a dispatch."""
+        is_retried = self._dispatch.fault is not None
+        return is_retried or self._maintenance.checkpoints.is_under_way or self.retention.is_under_way
+
     def on_work_ended(self, callback: Callable[[], None]) -> None:
         """Set a function that is called, on a background thread, each time background work has finished.
 

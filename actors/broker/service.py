@@ -35,6 +35,7 @@ from store.warm import warm_up
 _log = get_logger(__name__)
 
 HOUSEKEEPING_MS = 100
+IDLE_TICK_MS = 500
 EXPIRE_CLIENTS_MS = 10_000
 SAMPLE_STATS_MS = 1000
 COUNTERS_PER_SLICE = 500
@@ -239,10 +240,9 @@ class BrokerService:
             ("drain-lease", broker.drain.sweep),
             ("fenced-check", self._leave_if_fenced),
             ("log-end", self._follow_log_end),
-            # An idle store has work too: checkpoints, file allocation, the end of a flush.
-            ("store-tick", broker.loop.server.request_tick),
         ):
             every(name, lambda: HOUSEKEEPING_MS, act)
+        every("store-tick", self._store_tick_ms, broker.loop.server.request_tick)
         every("save-definitions", lambda: SAVE_TABLES_MS, broker.tables.save_definitions)
         every("save-offsets", lambda: settings.persist_offsets_interval_ms, broker.tables.save_offsets)
         if broker.access.control is not None:
@@ -251,11 +251,17 @@ class BrokerService:
         every("client-expiry", lambda: EXPIRE_CLIENTS_MS, self._expire_clients)
         every("stats", lambda: SAMPLE_STATS_MS, self._sample_stats)
 
+    def _store_tick_ms(self) -> int:
+        """Return the time between two turns of an idle broker, whose store may have upkeep that is due."""
+        loop = self.graph.loop
+        is_busy = loop.end_of_turn.waiting or loop.store.is_upkeep_under_way
+        return HOUSEKEEPING_MS if is_busy else IDLE_TICK_MS
+
     async def _leave_if_fenced(self) -> None:
         store, is_former_master = self.graph.loop.store, self.graph.registration.is_fenced
         if is_former_master:
             self.graph.loop.held.close()  # consumers then request the route, and continue at the new master
-        if is_former_master or store.is_superseded:
+        if is_former_master or not store.confirm():  # an idle store has few turns that look at its epoch
             await self.graph.role.become(Role.FENCED, store.epoch)
 
     async def _follow_log_end(self) -> None:

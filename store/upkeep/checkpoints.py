@@ -124,6 +124,11 @@ class Checkpoints:
         return self._draft is not None and bool(self._callbacks or self._next_callbacks)
 
     @property
+    def is_under_way(self) -> bool:
+        """True if a checkpoint takes snapshots, or was requested and has not begun."""
+        return self._draft is not None or bool(self._next_callbacks)
+
+    @property
     def dispatched_timestamp(self) -> int:
         """storeTimestamp of the last dispatched record, in milliseconds."""
         return self._last.timestamp

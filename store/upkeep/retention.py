@@ -184,6 +184,11 @@ class Retention:
         self._checkpoints.mark_changed()
         return True
 
+    @property
+    def is_under_way(self) -> bool:
+        """True if files are to be deleted, or queues to be corrected, in the next turns."""
+        return bool(self._chosen) or self.stale_queues.has_any
+
     # ---- turns ---------------------------------------------------------------------------------------------
 
     def turn(self) -> None:

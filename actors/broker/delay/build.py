@@ -34,8 +34,10 @@ def _build(deliveries: UnconfirmedDeliveries, is_progress_replicated: bool, part
     )
 
     def deliver() -> None:
+        written = store.positions.written
         delays.deliver()
-        server.request_tick()
+        if store.positions.written > written:
+            server.request_tick()
 
     async def forget_lost() -> None:
         deliveries.take_lost()  # of an earlier time as the master

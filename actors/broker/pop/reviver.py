@@ -79,7 +79,7 @@ class Reviver:
 
     async def tick(self) -> None:
         """Handle the claims that are due or old now; to be called several times per second."""
-        due = self._claims.take_due()
+        written, due = self._store.positions.written, self._claims.take_due()
         for number, claim in enumerate(due):
             if not await self._revive_claim(claim):
                 for each in due[number + 1 :]:
@@ -87,7 +87,8 @@ class Reviver:
                 break
         self._store_claims(self._claims.take_old())
         self._claims.expire()
-        self._request_tick()
+        if self._store.positions.written > written:
+            self._request_tick()
 
     def record_acks(self) -> None:
         """Record the acks of stored claims; to be called about once per second."""
