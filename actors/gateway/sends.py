@@ -108,8 +108,8 @@ class Sends:
             )
         name = topic_name(messages[0].topic)
         now_ms = self._clock.wall_ms()
-        for message in messages:
-            if topic_name(message.topic) != name:
+        for number, message in enumerate(messages):
+            if number and topic_name(message.topic) != name:
                 raise RpcFailed(Code.MESSAGE_CORRUPTED, "topic in message is not same")
             check_message(message, now_ms)
         topic = await self._topics.get(name)

@@ -15,6 +15,7 @@ import ipaddress
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import replace
+from functools import cached_property
 from typing import Any, Final, Protocol
 
 from actors.bounds import Use
@@ -112,17 +113,14 @@ class Hub:
         self._is_ending = False
         self.busy_poll = BusyPoll(clock, limits.busy_poll_us)
         self._dirty: list[Peer] = []
-        self._loop: asyncio.AbstractEventLoop | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._timer: asyncio.TimerHandle | None = None
         self._presser: asyncio.TimerHandle | None = None
 
-    @property
+    @cached_property
     def loop(self) -> asyncio.AbstractEventLoop:
         """The event loop on which the hub was first used."""
-        if self._loop is None:
-            self._loop = asyncio.get_running_loop()
-        return self._loop
+        return asyncio.get_running_loop()
 
     def enter(self, connection: Peer) -> None:
         """Register an opened connection; abort it if there are too many, of all peers or of its address."""
@@ -260,7 +258,7 @@ class Hub:
         dirty, self._dirty = self._dirty, []
         for connection in dirty:
             connection.flush()
-        self.scheduler.written()
+        self.scheduler.collected_bytes = 0
         if self.unread_bytes > SHED_RATIO * self.limits.max_unread_bytes:
             self._shed()
 
@@ -302,7 +300,8 @@ class Hub:
                 self.flush()
                 self.scheduler.serve_costly()
             finally:
-                self.flush()
+                if self._dirty:
+                    self.flush()
 
     def _shed(self) -> None:
         """Abort the connections with the most unread bytes until the total is within `max_unread_bytes`."""

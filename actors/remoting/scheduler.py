@@ -51,6 +51,7 @@ class Scheduler:
     def __init__(self, clock: Clock, limits: RemotingLimits) -> None:
         self.is_over = False
         self.collected_bytes = 0
+        """Bytes of the responses that were collected in this turn, and are not written yet."""
         self.now_ns = clock.monotonic_ns
         self._budget_ns = limits.turn_budget_us * _NS_PER_US
         self._share_ns = limits.turn_share_us * _NS_PER_US
@@ -92,10 +93,6 @@ class Scheduler:
     def collect(self, size_bytes: int) -> None:
         """Add the bytes of a collected response to the output of this turn."""
         self.collected_bytes += size_bytes
-
-    def written(self) -> None:
-        """Reset the count of collected bytes: all responses are written."""
-        self.collected_bytes = 0
 
     @property
     def has_more(self) -> bool:
