@@ -121,6 +121,8 @@ class RaftDriver:
         self._opening: tuple[int, int] | None = None
         """The term that this replica leads, and the CommitLog offset that it must have flushed to open."""
         self._end, self._flushed, self._min = log.end, log.flushed, log.min
+        # What was sent last, because the other followers mostly want the same: its term, offset and log end.
+        self._records_at, self._records = (0, 0, 0), b""
         self._do: dict[type, Callable[[Any], None]] = {
             do.SaveTerm: lambda effect: self._term_file.write(effect.saved),
             do.Post: lambda effect: self._broker.send(effect.to, effect.message),
@@ -221,6 +223,7 @@ class RaftDriver:
             if not self.is_leader:
                 self._broker.await_flush()  # so that it is acknowledged in this turn
             self._report_log()
+            self._arm()
 
     def _feed(self, message: Input) -> None:
         self._report_log()
@@ -241,7 +244,8 @@ class RaftDriver:
         if log.flushed != self._flushed and self._is_running:
             self._flushed = log.flushed
             self._run(lambda: self.node.on(Flushed(self._flushed), self._now()))
-        self._open_if_flushed()
+        if self._opening is not None:
+            self._open_if_flushed()
         if log.min > self._min and self._is_running:
             self._min, was_damaged = log.min, self.node.is_damaged
             self._run(lambda: self.node.on(Trimmed(self._min), self._now()))
@@ -251,7 +255,6 @@ class RaftDriver:
                 )
         if self.is_leader and (refusal := self._store.write_refusal) is not None:
             self._run(lambda: self.node.resign(refusal, self._now()))
-        self._arm()
 
     def _now(self) -> int:
         return self._clock.monotonic_ns() // NS_PER_MS
@@ -314,8 +317,11 @@ class RaftDriver:
         self._store.positions.forget_end()
 
     def _send_records(self, effect: do.SendRecords) -> None:
-        records = self._log.read(effect.message.offset, READ_BYTES)
-        self._broker.send(effect.to, effect.message._replace(records=records))
+        message = effect.message
+        place = message.term, message.offset, self._log.end  # no leader changes records of its own term
+        if place != self._records_at:
+            self._records_at, self._records = place, self._log.read(message.offset, READ_BYTES)
+        self._broker.send(effect.to, message._replace(records=self._records))
 
     def _send_repair(self, effect: do.SendRepair) -> None:
         try:

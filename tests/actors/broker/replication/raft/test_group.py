@@ -6,6 +6,9 @@ import asyncio
 from functools import partial
 from pathlib import Path
 
+import pytest
+
+from actors.broker.replication.group_log import GroupLog
 from actors.broker.replication.raft.raft_requests import raft_message
 from actors.raft.group_record import GROUP_TOPIC
 from actors.raft.members import Member
@@ -140,5 +143,31 @@ def test_minority_refuses_sends_and_restarted_replicas_continue(tmp_path: Path) 
                 await group.start(each)
             second = await group.send(b"again", others)
             assert list(dict.fromkeys(await bodies(group, second))) == [b"kept", b"again"]
+
+    run(story)
+
+
+def test_leader_reads_new_records_once_for_all_followers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reads: list[tuple[GroupLog, int, int]] = []
+    read = GroupLog.read
+
+    def noted_read(log: GroupLog, offset: int, max_bytes: int) -> bytes:
+        reads.append((log, offset, log.end))
+        return read(log, offset, max_bytes)
+
+    monkeypatch.setattr(GroupLog, "read", noted_read)
+
+    async def story() -> None:
+        async with Group(tmp_path) as group:
+            await group.send(b"first")
+            await eventually_async(lambda: log_of(group, 0) == log_of(group, 1) == log_of(group, 2))
+            reads.clear()
+            for number in range(10):
+                await group.send(b"%d" % number)
+                await eventually_async(lambda: log_of(group, 0) == log_of(group, 1) == log_of(group, 2))
+            assert len(reads) == len(set(reads))
+            assert len(reads) >= 10
 
     run(story)
