@@ -62,6 +62,7 @@ class MappedFile:
         "address",
         "array",
         "base",
+        "end",
         "is_writable",
         "name",
         "path",
@@ -83,6 +84,8 @@ class MappedFile:
         self.name = str(path)
         self.base = base
         self.size_bytes = size_bytes
+        self.end = base + size_bytes
+        """The CommitLog offset after the last byte of the file."""
         self.is_writable = not copy_on_write
         self._descriptor = os.open(path, os.O_RDONLY if copy_on_write else os.O_RDWR)
         try:
@@ -94,11 +97,6 @@ class MappedFile:
             raise
         self.array: NDArray[np.uint8] = np.frombuffer(self.view, dtype=np.uint8)
         self.address = self.array.ctypes.data
-
-    @property
-    def end(self) -> int:
-        """The CommitLog offset after the last byte of the file."""
-        return self.base + self.size_bytes
 
     @property
     def descriptor(self) -> int:
