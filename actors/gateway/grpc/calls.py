@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, Final, Protocol, TypeVar
 
@@ -121,7 +122,7 @@ class Call:
         if packed is None:
             if not await self.intake.arrival():
                 return None
-            async with self._decoder.turn:
+            async with self._decoder.turn if not self.intake.has_place else nullcontext():
                 message, fields = await self._decoder.decode(kind, await self.intake.next())
         elif len(packed.data) <= self._short_bytes and not packed.is_gzip:
             return decode(kind, packed.data)

@@ -164,6 +164,27 @@ def test_requests_of_one_connection_do_not_wait_for_each_other() -> None:
     asyncio.run(run())
 
 
+def test_request_with_its_place_does_not_wait_for_one_without() -> None:
+    async def run() -> None:
+        async with serving(LOWERED, 800_000) as (_, server):
+            peer = await connected(server)
+            frame = encode_frame(message(90_000).SerializeToString())
+            long = peer.request(TAKE, frame[:60_000], end=False)
+            await sent(peer)
+            while peer.h2.local_flow_control_window(long) < len(frame) - 60_000:  # it has its place
+                peer.h2.receive_data(await asyncio.get_running_loop().sock_recv(peer.socket, 65536))
+            peer.request(TAKE, packed(300_000), encoding="gzip")
+            await sent(peer)
+            await eventually_async(lambda: server.account.waiting == 1)
+            for at in range(60_000, len(frame), 16_000):
+                peer.h2.send_data(long, frame[at : at + 16_000], end_stream=at + 16_000 >= len(frame))
+            await sent(peer)
+            found = await peer.responses(2)
+            assert [each["grpc-status"] for _, each in found.values() if each] == ["0", "0"]
+
+    asyncio.run(run())
+
+
 def test_windows_are_not_given_back_while_the_handler_waits() -> None:
     async def run() -> None:
         async with serving(GrpcLimits(window_bytes=256 * 1024), LIMIT) as (service, server):
