@@ -56,7 +56,7 @@ def test_example_feature_uses_every_extension_point(tmp_path: Path) -> None:
         assert stored.properties["AUDITED"] == "true"
         assert (await peer.ask(names["GET_AUDIT"])).ext == {"stored": "1", "failed": "1"}
         assert peer.broker.describe()["audited"] == 1
-        await peer.broker.graph.role.become(Role.FENCED, 2)
+        await peer.role.become(Role.FENCED, 2)
         assert (await peer.send("T", b"3")).remark == "the audit is closed: send later"
 
     with_broker(story, settings_of(tmp_path), features=[feature])

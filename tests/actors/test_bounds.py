@@ -126,8 +126,8 @@ def test_broker_refuses_long_texts_and_lists_in_every_request(tmp_path: Path) ->
         async def ask(command: RemotingCommand) -> RemotingCommand:
             return await peer.client.invoke(peer.broker.address, command, TIMEOUT_MS)
 
-        await refuses_all(peer.broker.graph.loop.server.chain.table, ask)
-        tables = peer.broker.graph.tables
+        await refuses_all(peer.loop.server.chain.table, ask)
+        tables = peer.tables
         kept = {*tables.topics.table.topics, *tables.groups.table.groups, *tables.offsets.generations}
         assert max(map(len, kept)) < 255
 
@@ -154,7 +154,7 @@ def test_long_expression_of_a_heartbeat_is_not_kept_and_its_pulls_are_refused(tm
     async def story(peer: Peer) -> None:
         await peer.send("T")
         assert (await peer.heartbeat("c", "CG", T=tags)).code == ResponseCode.SUCCESS
-        group = peer.broker.graph.groups.clients.group("CG")
+        group = peer.groups.clients.group("CG")
         assert group is not None
         assert len(group.subscriptions["T"].expression) == EXPRESSION_CHARS_MAX + 1
         subscribed = PullMessageHeader("CG", "T", 0, 0).to_ext()
@@ -186,7 +186,7 @@ def test_a_field_without_largest_length_is_an_error() -> None:
 @pytest.mark.extended
 def test_refused_requests_leave_no_memory_behind(tmp_path: Path) -> None:
     async def story(peer: Peer) -> None:
-        rows = list(peer.broker.graph.loop.server.chain.table)
+        rows = list(peer.loop.server.chain.table)
         await peer.send("T")
         commands = itertools.chain.from_iterable(map(too_long, itertools.repeat(rows)))
 

@@ -114,7 +114,7 @@ def test_json_bodies_of_requests_have_a_largest_number_of_values() -> None:
 def test_hostile_bodies_neither_stop_nor_fill_a_broker(tmp_path: Path) -> None:
     async def story(peer: Peer) -> None:
         await peer.send("T")
-        await survives(peer.broker.address, list(peer.broker.graph.loop.server.chain.table))
+        await survives(peer.broker.address, list(peer.loop.server.chain.table))
 
     with structlog.testing.capture_logs():
         with_broker(story, settings_of(tmp_path))
@@ -185,6 +185,6 @@ def test_bytes_that_peers_make_a_process_keep_are_shown(tmp_path: Path) -> None:
         nameserver = build_nameserver(NameserverSettings(listen_port=0), SystemClock())
         settings = RebalancerSettings.model_validate({"data_dir": tmp_path / "rebalancer"})
         rebalancer = build_rebalancer(settings, SystemClock())
-        assert all(map(shows, (peer.broker.graph.metrics, nameserver.metrics, rebalancer.metrics)))
+        assert all(map(shows, (peer.metrics, nameserver.metrics, rebalancer.metrics)))
 
     with_broker(story, settings_of(tmp_path / "broker"))

@@ -125,7 +125,7 @@ def test_invalid_requests_to_broker_and_rebalancer_are_refused_by_name(tmp_path:
         await peer.send("T")
         codes.update(
             await refuses_all(
-                peer.broker.graph.loop.requests,
+                peer.loop.requests,
                 lambda command: peer.client.invoke(peer.broker.address, command, TIMEOUT_MS),
             )
         )
@@ -156,7 +156,7 @@ def test_invalid_requests_to_a_replica_of_a_raft_group_are_refused_by_name(tmp_p
         async with Group(tmp_path) as group:
             peer = group.peers[1]  # a transfer to replica 1 changes nothing here
             await refuses_all(
-                [row for row in peer.broker.graph.loop.requests if row.code in raft],
+                [row for row in peer.loop.requests if row.code in raft],
                 lambda command: peer.client.invoke(peer.broker.address, command, TIMEOUT_MS),
             )
 

@@ -99,8 +99,8 @@ def test_held_pulls_and_group_members_ignore_the_wall_clock(tmp_path: Path, jump
         await peer.committed("G", "T")  # handled after the pull, which is therefore held now
         clock.behind_ms = -JUMPS.get(jump, 0)
         clock.stands_at_ms = clock.wall_ms() if jump == "still" else 0
-        peer.broker.graph.groups.requests.expire()
-        assert peer.broker.graph.groups.clients.group("G") is not None
+        peer.groups.requests.expire()
+        assert peer.groups.clients.group("G") is not None
         assert not waiting.done()
         assert (await peer.send("T", b"after")).code == ResponseCode.SUCCESS
         found = decode_records((await waiting).body)
@@ -117,7 +117,7 @@ def test_delayed_messages_are_on_time_over_a_jump(tmp_path: Path, clock: ClockAt
 
     async def story(peer: Peer) -> None:
         async def arrived() -> list[bytes]:
-            await peer.broker.graph.loop.reads.caught_up()
+            await peer.loop.reads.caught_up()
             await run_now(peer.broker, "delayed-delivery")
             return [message.body for message in await peer.messages("T")]
 

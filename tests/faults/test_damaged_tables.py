@@ -63,10 +63,10 @@ def settings(tmp_path_factory: pytest.TempPathFactory) -> BrokerSettings:
             assert (await peer.send("T", b"%d" % number)).code == 0
         await peer.commit("G", "T", 2)
         await peer.heartbeat("client", "G", T="*")
-        offsets = peer.broker.graph.tables.offsets
+        offsets = peer.tables.offsets
         offsets.claim("G", "T", 0, 7)
-        await peer.broker.graph.tables.save_definitions()
-        await peer.broker.graph.tables.save_offsets()
+        await peer.tables.save_definitions()
+        await peer.tables.save_offsets()
 
     with_broker(use, settings)
     config = settings.store_root / "config"
@@ -89,8 +89,8 @@ def test_damaged_table_is_replaced_by_backup_and_kept(
         assert [message.body for message in await peer.messages("T")] == [b"0", b"1", b"2", b"3"]
         assert (await peer.send("T", queue_id=2)).code == 0
         assert (await peer.committed("G", "T")).ext["offset"] == "2"
-        assert peer.broker.graph.tables.offsets.generation("G", "T", 0) == 7
-        assert "G" in peer.broker.graph.tables.groups.table.groups
+        assert peer.tables.offsets.generation("G", "T", 0) == 7
+        assert "G" in peer.tables.groups.table.groups
 
     for number, (damage, change) in enumerate(damages(name).items()):
         copy = copy_of(settings, tmp_path / str(number))

@@ -155,20 +155,20 @@ def test_full_disk_for_tables_keeps_old_and_saves_new_ones_later(small_disk: Dis
 
     async def story(peer: Peer) -> None:
         await peer.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, CreateTopicHeader("Old", 2, 2, 6).to_ext())
-        await peer.broker.graph.tables.save_definitions()
+        await peer.tables.save_definitions()
         disk.fill()
         await peer.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, CreateTopicHeader("New", 3, 3, 6).to_ext())
         await peer.commit("G", "Old", 0)
-        await peer.broker.graph.tables.save_definitions()
+        await peer.tables.save_definitions()
         saved = (settings.store_root / "config" / "topics.json").read_bytes()
         assert b'"Old"' in saved
         assert b'"New"' not in saved
         disk.free()
-        await peer.broker.graph.tables.save_definitions()
+        await peer.tables.save_definitions()
         assert b'"New"' in (settings.store_root / "config" / "topics.json").read_bytes()
 
     async def later(peer: Peer) -> None:
-        assert peer.broker.graph.tables.topics.find("New") is not None
+        assert peer.tables.topics.find("New") is not None
 
     with_broker(story, settings)
     with_broker(later, settings)
@@ -366,7 +366,7 @@ def test_fenced_broker_saves_no_table(
 
     async def story(peer: Peer) -> None:
         await peer.send("T")
-        await peer.broker.graph.tables.save_definitions()
+        await peer.tables.save_definitions()
         epoch = settings.store_root / "raymq.epoch"
         successor = epoch.with_name("raymq.epoch.new")
         successor.write_text("2\n")
@@ -375,7 +375,7 @@ def test_fenced_broker_saves_no_table(
 
         async def is_superseded() -> bool:
             await peer.send("T")
-            return peer.broker.graph.loop.store.is_superseded
+            return peer.store.is_superseded
 
         await eventually_async(is_superseded, "the epoch check of the broker")
         refused = await peer.send("T", b"late")
@@ -383,8 +383,8 @@ def test_fenced_broker_saves_no_table(
         assert "another writer has opened this store" in (refused.remark or "")
         await peer.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, CreateTopicHeader("Late", 2, 2, 6).to_ext())
         await peer.commit("G", "T", 1)
-        await peer.broker.graph.tables.save_definitions()
-        await peer.broker.graph.tables.save_offsets()
+        await peer.tables.save_definitions()
+        await peer.tables.save_offsets()
         assert {path: path.read_bytes() for path in (settings.store_root / "config").iterdir()} == saved
 
     with_broker(story, settings)

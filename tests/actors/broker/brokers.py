@@ -15,9 +15,14 @@ import pytest
 import uvloop
 
 from actors.broker.broker_settings import BrokerSettings
+from actors.broker.build_loop import BrokerLoop
 from actors.broker.capability import Feature
-from actors.broker.role import PeriodicService
+from actors.broker.metadata.tables import BrokerTables
+from actors.broker.parts import BrokerGroups
+from actors.broker.role import BrokerRole, PeriodicService
 from actors.broker.service import BrokerService, warm_up_once
+from actors.host.figures import Figure
+from actors.host.metrics.endpoint import MetricsEndpoint
 from actors.nameserver.nameserver_settings import NameserverSettings
 from actors.nameserver.service import NameserverService, build_nameserver
 from actors.remoting.bodies.groups import ConsumerData, HeartbeatData, SubscriptionData
@@ -37,6 +42,7 @@ from store.clock import Clock, SystemClock
 from store.disk.disk_use import DiskProbe, disk_use
 from store.message.message import MessageExt
 from store.message.record import decode_records
+from store.message_store import MessageStore
 from store.store_settings import StoreSettings
 from tests.eventually import LIMIT_S, eventually_async
 from tests.ports import free_port
@@ -61,6 +67,36 @@ class Peer:
         self.broker = broker
         limits = RemotingLimits(connect_timeout_ms=TIMEOUT_MS)
         self.client = RemotingClient(SystemClock(), pushed, limits)
+
+    # Parts of the broker, for what no request shows.
+
+    @property
+    def loop(self) -> BrokerLoop:
+        return self.broker.graph.loop
+
+    @property
+    def store(self) -> MessageStore:
+        return self.broker.graph.loop.store
+
+    @property
+    def tables(self) -> BrokerTables:
+        return self.broker.graph.tables
+
+    @property
+    def role(self) -> BrokerRole:
+        return self.broker.graph.role
+
+    @property
+    def groups(self) -> BrokerGroups:
+        return self.broker.graph.groups
+
+    @property
+    def figures(self) -> Sequence[Figure]:
+        return self.broker.graph.figures
+
+    @property
+    def metrics(self) -> MetricsEndpoint:
+        return self.broker.graph.metrics
 
     async def ask(self, code: int, ext: dict[str, str] | None = None, body: bytes = b"") -> RemotingCommand:
         """Return the response, also if its code is an error."""

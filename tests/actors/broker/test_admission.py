@@ -104,7 +104,7 @@ def test_hanging_disk_refuses_further_sends_and_loses_none(
         await peer.send("T")
         disk_resumes = hang_disk(monkeypatch)
         waiting = [asyncio.create_task(peer.send("T", b"%d" % number)) for number in range(5)]
-        await eventually_async(lambda: peer.broker.graph.loop.store.positions.waiting == 5)
+        await eventually_async(lambda: peer.store.positions.waiting == 5)
         await peer.ask(RequestCode.GET_ALL_TOPIC_CONFIG)  # a turn has ended since
         refused = await peer.send("T", b"late")
         assert refused.code == ResponseCode.SYSTEM_BUSY
@@ -123,7 +123,7 @@ def test_requests_are_pending_until_their_response(tmp_path: Path) -> None:
         await peer.send("T")
         held = [asyncio.create_task(peer.pull("T", 1, wait_ms=HOLD_MS)) for _ in range(3)]
         await peer.until_held(3)
-        (connection,) = peer.broker.graph.loop.server.connections
+        (connection,) = peer.loop.server.connections
         assert connection.pending == 3
         refused = await peer.pull("T", 1, wait_ms=HOLD_MS)
         assert "(max_pending_requests 3)" in (refused.remark or "")

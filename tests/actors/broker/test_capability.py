@@ -27,7 +27,10 @@ from tests.actors.broker.sending.test_plain_sends import KEY, taken
 
 
 def feature(sinks: Sequence[DispatchSink] = (), **capability: object) -> Feature:
-    return Feature(lambda parts: Capability(**capability), sinks)  # type: ignore[arg-type]
+    return Feature(
+        lambda parts: Capability(**capability),  # type: ignore[arg-type]
+        lambda *_: sinks,
+    )
 
 
 class Sends:
@@ -75,7 +78,7 @@ def test_a_feature_is_bypassed_by_plain_sends_while_the_gate_is_open(tmp_path: P
         passed, observed, compiled = counts(peer, sends)
         assert (passed, compiled > 0) == (20 - compiled, True)
         sends.refuses = True
-        gate = peer.broker.graph.loop.store.gate
+        gate = peer.store.gate
         gate.close("feature", "the feature refuses all sends")
         refused = await peer.send("Plain", properties=KEY)
         assert (refused.code, refused.remark) == (
@@ -126,7 +129,7 @@ def test_a_sink_gets_the_records_of_earlier_runs_before_the_broker_is_built(tmp_
         await peer.send("T", b"3")
         assert [each.body for each in await peer.messages("T")] == [*sink.bodies.values()]
 
-    with_broker(story, settings_of(tmp_path), features=[Feature(build, (sink,))])
+    with_broker(story, settings_of(tmp_path), features=[Feature(build, lambda *_: (sink,))])
 
 
 def test_services_of_features_run_before_the_broker_registers(tmp_path: Path) -> None:
@@ -144,7 +147,7 @@ def test_services_of_features_run_before_the_broker_registers(tmp_path: Path) ->
     added = [feature(services=(service("a"),)), feature(services=(service("b"),))]
 
     async def story(peer: Peer) -> None:
-        names = [each.name for each in peer.broker.graph.role.services]
+        names = [each.name for each in peer.role.services]
         assert (names[:2], names[-1]) == (["a", "b"], "registration")
         assert calls == ["a starts", "b starts"]
 

@@ -84,7 +84,7 @@ async def kept(peer: Peer, topic: str = UNDELIVERED) -> list[MessageExt]:
 
 def test_impossible_timers_are_put_aside_and_others_delivered(tmp_path: Path, clock) -> None:
     async def story(peer: Peer) -> None:
-        store = peer.broker.graph.loop.store
+        store = peer.store
         await send_at(peer, START_MS + 50, b"before")
         for target in IMPOSSIBLE:
             store.append(forged(TIMER, real(target, TIMER_OUT_MS=str(START_MS - 1000))))
@@ -118,16 +118,16 @@ def test_forged_timers_are_put_aside_after_a_restart(tmp_path: Path, clock) -> N
         await send_at(peer, START_MS + 5_000, b"due")
         for target in IMPOSSIBLE:
             out = str(START_MS + 4_000)
-            peer.broker.graph.loop.store.append(forged(TIMER, real(target, TIMER_OUT_MS=out)))
+            peer.store.append(forged(TIMER, real(target, TIMER_OUT_MS=out)))
 
     async def after(peer: Peer) -> None:
         clock.advance(5_000)
         await rounds(peer)
-        written = peer.broker.graph.loop.store.positions.written
+        written = peer.store.positions.written
         clock.advance(60_000)
         await rounds(peer)
         assert await bodies(peer) == [b"due"]
-        assert peer.broker.graph.loop.store.positions.written == written
+        assert peer.store.positions.written == written
         assert created(peer) == set()
 
     for story in (before, after):
@@ -139,7 +139,7 @@ def test_forged_deletion_cancels_no_timer_of_another_topic(tmp_path: Path, clock
         await peer.send("mine")
         await send_at(peer, START_MS + 500, b"theirs", properties="UNIQ_KEY\x01ID\x02")
         deletion = real(("mine", "0"), TIMER_OUT_MS=str(START_MS), TIMER_DEL_UNIQKEY="T+ID")
-        peer.broker.graph.loop.store.append(forged(TIMER, deletion))
+        peer.store.append(forged(TIMER, deletion))
         clock.advance(1_000)
         await rounds(peer)
         assert await bodies(peer) == [b"theirs"]
@@ -156,7 +156,7 @@ def test_timer_with_any_time_stops_no_other(tmp_path: Path, clock, out_ms: str) 
     async def story(peer: Peer) -> None:
         more = {"TIMER_OUT_MS": out_ms, "TIMER_ROLL_TIMES": out_ms, "TIMER_DELIVER_MS": out_ms}
         await send_at(peer, START_MS + 50, b"after")
-        peer.broker.graph.loop.store.append(forged(TIMER, real(("T", "0"), **more)))
+        peer.store.append(forged(TIMER, real(("T", "0"), **more)))
         clock.advance(10_000)
         await rounds(peer)
         await rounds(peer)
@@ -168,7 +168,7 @@ def test_timer_with_any_time_stops_no_other(tmp_path: Path, clock, out_ms: str) 
 
 def test_impossible_delays_are_put_aside_and_others_delivered(tmp_path: Path, clock) -> None:
     async def story(peer: Peer) -> None:
-        store = peer.broker.graph.loop.store
+        store = peer.store
         await peer.send("T", b"before", properties="DELAY\x011\x02")
         for target in IMPOSSIBLE:
             store.append(forged(SCHEDULE, real(target, DELAY="1")))
@@ -202,14 +202,14 @@ def test_topic_deleted_during_the_delay_is_not_created_again(tmp_path: Path, clo
             await rounds(peer)
         assert {message.body for message in found} == {b"level", b"timer"}
         assert all("'D' does not exist" in each.properties["UNDELIVERED_REASON"] for each in found)
-        assert "D" not in peer.broker.graph.tables.topics.table.topics
+        assert "D" not in peer.tables.topics.table.topics
 
     with_broker(story, timer_settings(tmp_path), clock)
 
 
 def test_impossible_halves_are_given_up_and_others_committed(tmp_path: Path, clock) -> None:
     async def story(peer: Peer) -> None:
-        store = peer.broker.graph.loop.store
+        store = peer.store
         half = await begin(peer)
         impossible = [target for target in IMPOSSIBLE if target[0] not in ("nosuch", "%LMQ%x")]
         appended = [
@@ -236,7 +236,7 @@ def test_forged_op_messages_and_copies_finish_no_other_half(tmp_path: Path, cloc
     halves = []
 
     async def before(peer: Peer) -> None:
-        store = peer.broker.graph.loop.store
+        store = peer.store
         halves.append(await begin(peer))
         for body in (
             b"",
@@ -316,7 +316,7 @@ def test_random_records_stop_no_background_service(tmp_path: Path, clock, seed: 
     async def append(peer: Peer) -> None:
         await peer.send("T", b"first")
         for record in random_records(seed, 300):
-            peer.broker.graph.loop.store.append(record)
+            peer.store.append(record)
         await settled(peer)
 
     async def serve(peer: Peer) -> None:

@@ -208,7 +208,7 @@ def test_appends_are_refused_like_sends_while_the_disk_hangs(
         await peer.send("T")
         disk_resumes = hang_disk(monkeypatch)
         waiting = [asyncio.create_task(ask(handle.append, topic="T", queue=0, batch=HI)) for _ in range(3)]
-        await eventually_async(lambda: peer.broker.graph.loop.store.positions.waiting == 3)
+        await eventually_async(lambda: peer.store.positions.waiting == 3)
         late = asyncio.create_task(ask(handle.append, topic="T", queue=0, batch=HI))
         send = await peer.send("T")  # in a later turn than the appends
         table = decode_kv_table((await peer.ask(RequestCode.GET_BROKER_RUNTIME_INFO)).body)

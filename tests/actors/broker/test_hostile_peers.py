@@ -49,7 +49,7 @@ async def socket_to(peer: Peer) -> AsyncIterator[tuple[asyncio.StreamReader, asy
 
 async def until_alone(peer: Peer) -> None:
     """Wait until only the client `peer` is connected."""
-    await eventually_async(lambda: len(peer.broker.graph.loop.server.connections) == 1)
+    await eventually_async(lambda: len(peer.loop.server.connections) == 1)
 
 
 def test_random_fields_and_bodies_get_a_response_and_reveal_no_bug(tmp_path: Path) -> None:
@@ -57,7 +57,7 @@ def test_random_fields_and_bodies_get_a_response_and_reveal_no_bug(tmp_path: Pat
 
     async def story(peer: Peer) -> None:
         await peer.send("T")
-        table = peer.broker.graph.loop.server.chain.table
+        table = peer.loop.server.chain.table
         for entry in list(table):
             least = least_fields(entry.header_type) if entry.header_type is not None else {}
             for _ in range(12):
@@ -86,7 +86,7 @@ def test_corpus_of_frames_changes_nothing(tmp_path: Path) -> None:
                     pass
         assert (await peer.send("T")).code == ResponseCode.SUCCESS
         await until_alone(peer)
-        hub = peer.broker.graph.loop.server.hub
+        hub = peer.loop.server.hub
         assert (hub.memory.assembly_bytes, hub.unread_bytes) == (0, 0)
 
     with structlog.testing.capture_logs():
@@ -115,7 +115,7 @@ def test_hundreds_of_closed_connections_leave_no_state(tmp_path: Path) -> None:
             assert (await peer.send("U")).code == ResponseCode.SUCCESS
         await until_alone(peer)
         assert peer.broker.describe()["held_pulls"] == 0
-        assert not peer.broker.graph.loop.held.keys
+        assert not peer.loop.held.keys
 
     with structlog.testing.capture_logs():
         with_broker(story, settings_of(tmp_path))
@@ -132,7 +132,7 @@ def test_consumer_that_never_reads_does_not_exhaust_memory(tmp_path: Path) -> No
         async with socket_to(peer) as (_, writer):
             writer.transport.pause_reading()  # type: ignore[attr-defined]
             writer.write(pull * 500)
-            hub = peer.broker.graph.loop.server.hub
+            hub = peer.loop.server.hub
             await eventually_async(lambda: hub.unread_bytes >= 4 * 1024 * 1024)
             for _ in range(20):
                 assert (await peer.send("U")).code == ResponseCode.SUCCESS
@@ -150,7 +150,7 @@ def test_consumer_that_never_reads_does_not_exhaust_memory(tmp_path: Path) -> No
 def test_limit_of_unread_bytes_follows_the_live_setting(tmp_path: Path) -> None:
     async def story(peer: Peer) -> None:
         peer.broker.live.update({"max_unread_bytes": 5_000_000})
-        hub = peer.broker.graph.loop.server.hub
+        hub = peer.loop.server.hub
         assert (hub.limits.max_unread_bytes, hub.account.limit_bytes) == (10_000_000, KEPT_BYTES)
         peer.broker.live.update({"max_unread_bytes": 2 * KEPT_BYTES})
         assert hub.account.limit_bytes == hub.limits.max_unread_bytes == 4 * KEPT_BYTES
@@ -199,8 +199,8 @@ def test_oversized_numbers_are_refused_and_tables_can_be_saved(tmp_path: Path) -
             )
             assert "Error:" not in (response.remark or ""), response.remark
         await peer.commit("CG", "T", 1)
-        await peer.broker.graph.tables.save_offsets()
-        await peer.broker.graph.tables.save_definitions()
+        await peer.tables.save_offsets()
+        await peer.tables.save_definitions()
         assert (await peer.committed("CG", "T")).ext["offset"] == "1"
 
     with_broker(story, settings_of(tmp_path))

@@ -50,7 +50,7 @@ def test_rows_name_the_targets_of_headers_and_bodies(tmp_path: Path) -> None:
     }
 
     async def story(peer: Peer) -> None:
-        rows = peer.broker.graph.loop.requests.rows
+        rows = peer.loop.requests.rows
         for code, (context, targets) in expected.items():
             assert list(rows[code].targets(context)) == targets, code.name
         unguarded = sorted(row.code for row in rows.values() if row.targets.__name__ == "no_targets")

@@ -58,7 +58,7 @@ class HeldBack:
 
 
 async def become(peer: Peer, role: Role) -> None:
-    await peer.broker.graph.role.become(role, peer.broker.graph.loop.store.epoch)
+    await peer.role.become(role, peer.store.epoch)
 
 
 async def restart_services(peer: Peer, while_stopped: Callable[[], None] = lambda: None) -> None:
@@ -82,7 +82,7 @@ def with_policy(
 
 async def lose_unconfirmed(peer: Peer, policy: HeldBack) -> None:
     """Stop the services, truncate the log to its confirmed end, and start them again."""
-    store = peer.broker.graph.loop.store
+    store = peer.store
 
     def truncate() -> None:
         store.truncate_to(store.positions.confirmed)
@@ -92,7 +92,7 @@ async def lose_unconfirmed(peer: Peer, policy: HeldBack) -> None:
 
 
 async def until_written(peer: Peer, more_than: int) -> None:
-    positions = peer.broker.graph.loop.store.positions
+    positions = peer.store.positions
     await eventually_async(lambda: positions.written > more_than)
 
 
@@ -127,7 +127,7 @@ def test_timer_delivers_again_what_the_log_has_lost(
         clock.advance(500)
         await rounds(peer)
         policy.is_held = True
-        store = peer.broker.graph.loop.store
+        store = peer.store
         written = store.positions.written
         clock.advance(1_600)  # to the next second, so that the delivered one is finished
         await until_written(peer, written)
@@ -149,7 +149,7 @@ def test_timer_does_not_save_the_progress_that_it_had_before_a_stop(
     tmp_path: Path, clock: ClockAtRest
 ) -> None:
     async def story(peer: Peer) -> None:
-        store = peer.broker.graph.loop.store
+        store = peer.store
         files = TimerFiles(tmp_path, 1 << 16)
         second = files.recover(START_MS, store.positions.written).read_second
         files.allocate()
@@ -180,7 +180,7 @@ def test_delay_levels_deliver_again_what_the_log_has_lost(
             await peer.send("T", b"%d" % number, properties="DELAY\x011\x02")
         await settled(peer)
         policy.is_held = True
-        written = peer.broker.graph.loop.store.positions.written
+        written = peer.store.positions.written
         clock.advance(LEVEL_1_MS)
         await run_now(peer.broker, "delayed-delivery")
         await until_written(peer, written)
@@ -230,7 +230,7 @@ def test_delayed_messages_are_delivered_once_over_a_stop_and_start(
 
 async def save_progress(peer: Peer, times: int = 3) -> None:
     for _ in range(times):
-        peer.broker.graph.loop.store.flush_now()
+        peer.store.flush_now()
         await run_now(peer.broker, "transaction-progress")
 
 
@@ -251,7 +251,7 @@ def test_transaction_is_open_again_if_the_log_has_lost_its_end(
         assert peer.broker.describe()["open_transactions"] == 1
         await peer.send("Other", bytes(10_000))  # the log grows over its former end
         await save_progress(peer, 1)  # the second time would save the present progress
-        assert (peer.broker.graph.tables.offsets.query("CID_RMQ_SYS_TRANS", HALF, 0) or 0) == 0
+        assert (peer.tables.offsets.query("CID_RMQ_SYS_TRANS", HALF, 0) or 0) == 0
         assert (await end(peer, half, COMMIT)).code == 0
         assert await bodies(peer) == [b"1", b"0"]
 
@@ -303,7 +303,7 @@ def test_op_messages_of_the_former_log_are_not_written_after_a_start(
     """Their offsets may be those of other half messages by now."""
 
     async def story(peer: Peer) -> None:
-        loop = peer.broker.graph.loop
+        loop = peer.loop
         ops = OpWriter(loop.store, loop.acks, clock, bytes(8), loop.server.request_tick)
         ops.add(0)
         ops.restart(0)

@@ -83,7 +83,7 @@ def test_broker_with_many_topics_registers_all_of_them(
 
 def test_topics_and_groups_above_the_limits_are_refused(tmp_path: Path) -> None:
     async def story(peer: Peer) -> None:
-        tables = peer.broker.graph.tables
+        tables = peer.tables
         topics, groups = len(tables.topics.table.topics) + 1, len(tables.groups.table.groups) + 1
         limits = b"max_topics=%d\nmax_groups=%d" % (topics, groups)
         assert (await peer.ask(RequestCode.UPDATE_BROKER_CONFIG, body=limits)).code == ResponseCode.SUCCESS
@@ -117,7 +117,7 @@ def test_claims_commits_and_further_locks_need_existing_queues(
     async def story(peer: Peer) -> None:
         await peer.send("T")
         await peer.heartbeat("c", "CG", T="*")
-        tables = peer.broker.graph.tables
+        tables = peer.tables
         for topic, queue_id in (("T", 70_000), ("None", 0), ("T", -1)):
             ext = QueryConsumerOffsetHeader("CG", topic, queue_id, False, 5).to_ext()
             assert (await peer.ask(RequestCode.QUERY_CONSUMER_OFFSET, ext)).code != ResponseCode.SUCCESS
@@ -144,7 +144,7 @@ def test_topics_that_all_groups_consume_are_bounded(tmp_path: Path, monkeypatch:
             await peer.send(topic)
             await peer.commit("CG", topic, 1)
         await peer.commit("Other", "T", 1)
-        code, offsets = RequestCode, peer.broker.graph.tables.offsets
+        code, offsets = RequestCode, peer.tables.offsets
         commits = CommitOffsetsBody("Other", "c", [OffsetCommit("T", 0, 1, 1)])
         requests: list[tuple[int, dict[str, str], bytes]] = [
             (code.UPDATE_CONSUMER_OFFSET, UpdateConsumerOffsetHeader("Other", "T", 0, 1).to_ext(), b""),
@@ -179,7 +179,7 @@ def test_retried_messages_are_counted_by_topics_that_exist(tmp_path: Path) -> No
             back = ConsumerSendMsgBackHeader(decode_message_id(sent.ext["msgId"])[1], "CG", -1).to_ext()
             assert (await peer.ask(RequestCode.CONSUMER_SEND_MSG_BACK, back)).code == ResponseCode.SUCCESS
             await peer.send("%RETRY%CG", properties=first, reconsume_times=99)
-        stats = peer.broker.graph.loop.stats
+        stats = peer.loop.stats
         assert dict(stats.dead_letters) == {("T", "CG"): len(names) + 1, ("%RETRY%CG", "CG"): 2}
         assert set(stats.send_backs) == {("T", "CG")}
 
@@ -193,7 +193,7 @@ def test_members_of_one_connection_are_bounded(tmp_path: Path, monkeypatch: pyte
         await peer.send("T")
         for number in range(5):
             await peer.heartbeat(f"c{number}", "CG", T="*")
-        group = peer.broker.graph.groups.clients.group("CG")
+        group = peer.groups.clients.group("CG")
         assert group is not None
         assert set(group.members) == {"c0", "c1"}
         assert (await peer.heartbeat("c1", "CG", T="*")).code == ResponseCode.SUCCESS
@@ -227,7 +227,7 @@ def test_connections_of_one_address_are_bounded(tmp_path: Path) -> None:
         await peer.send("T")
         host, _, port = peer.broker.address.rpartition(":")
         pairs = [await asyncio.open_connection(host, int(port))]
-        await eventually_async(lambda: len(peer.broker.graph.loop.server.connections) == 2)
+        await eventually_async(lambda: len(peer.loop.server.connections) == 2)
         pairs.append(await asyncio.open_connection(host, int(port)))
         assert await pairs[1][0].read() == b""  # closed, though it has sent nothing
         assert (await peer.send("T")).code == ResponseCode.SUCCESS

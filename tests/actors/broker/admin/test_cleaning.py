@@ -47,7 +47,7 @@ def test_full_disk_refuses_sends_until_space_is_free(tmp_path: Path, clock) -> N
     disk = FakeDisk()
 
     async def story(peer: Peer) -> None:
-        store = peer.broker.graph.loop.store
+        store = peer.store
         await peer.send("T", b"before")
         disk.percent = 91
         await until(lambda: store.write_refusal is not None, clock)
@@ -69,7 +69,7 @@ def test_expired_files_and_queues_are_deleted_on_request(tmp_path: Path, clock) 
     settings = settings_of(tmp_path, SMALL_LOG)
 
     async def story(peer: Peer) -> None:
-        store = peer.broker.graph.loop.store
+        store = peer.store
         for topic in ("Old", "T", "T", "T"):
             await peer.send(topic, BODY)
         await peer.commit("CG", "Old", 1)
@@ -95,7 +95,7 @@ def test_clean_unused_topic_removes_queues_of_unknown_topics(tmp_path: Path) -> 
     async def story(peer: Peer) -> None:
         await peer.send("Unknown", b"1")
         await peer.send("T", b"2")
-        peer.broker.graph.tables.topics.table.remove("Unknown")  # as in a store taken over without its tables
+        peer.tables.topics.table.remove("Unknown")  # as in a store taken over without its tables
 
         assert (await peer.ask(RequestCode.CLEAN_UNUSED_TOPIC)).code == 0
         queues = settings_of(tmp_path).store_root / "consumequeue"

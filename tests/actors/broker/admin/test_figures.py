@@ -101,7 +101,7 @@ def test_figures_keep_their_names_and_types(tmp_path: Path, clock: ClockAtRest, 
 
 def test_figures_have_one_declaration_each(tmp_path: Path) -> None:
     async def story(peer: Peer) -> None:
-        figures = peer.broker.graph.figures
+        figures = peer.figures
         for names in (
             [each.name for each in figures],
             [name for each in figures for name in each.runtime_names],

@@ -60,7 +60,7 @@ def test_unsigned_wrong_and_unknown_signatures_are_refused(tmp_path: Path) -> No
 def test_every_request_code_needs_a_signature(tmp_path: Path) -> None:
     async def story(inner: SigningPeer, connect: Connect) -> None:
         stranger = Peer(inner.broker)
-        for code in (*inner.broker.graph.loop.requests.rows, 9999):
+        for code in (*inner.loop.requests.rows, 9999):
             response = await stranger.ask(code, {"topic": "T", "username": "u"}, b"{}")
             # A header that cannot be decoded is refused before its signature is checked.
             assert response.code == DENIED or re.search(
@@ -436,7 +436,7 @@ def test_authentication_without_authorization_permits_every_user(tmp_path: Path)
 
 def test_access_control_is_off_by_default_and_adds_no_step(tmp_path: Path) -> None:
     async def story(peer: Peer) -> None:
-        steps = peer.broker.graph.loop.server.chain.steps
+        steps = peer.loop.server.chain.steps
         assert [type(step).__name__ for step in steps] == ["Admission", "Forwarder", "SlaveRequests"]
         assert (await peer.send("T")).code == 0
         response = await peer.ask(RequestCode.AUTH_LIST_USER)

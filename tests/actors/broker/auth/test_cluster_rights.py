@@ -24,7 +24,7 @@ def test_requests_of_processes_and_administrators_need_rights_on_the_cluster(tmp
         await inner.permit("alice", "Topic:*", "All")
         await inner.permit("alice", "Group:*", "All")
         alice, answered = connect("alice"), set()
-        rows = inner.broker.graph.loop.requests.rows
+        rows = inner.loop.requests.rows
         walked = [RayMQRequestCode(code) for code in rows if code in set(RayMQRequestCode)]
         for code in walked:
             header = rows[code].header_type

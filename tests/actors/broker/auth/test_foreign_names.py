@@ -162,7 +162,7 @@ async def a_user(inner: SigningPeer, connect: Connect) -> SigningPeer:
 
 def test_each_place_with_a_foreign_name_is_refused(tmp_path: Path) -> None:
     async def story(inner: SigningPeer, connect: Connect) -> None:
-        bob, rows = await a_user(inner, connect), inner.broker.graph.loop.requests.rows
+        bob, rows = await a_user(inner, connect), inner.loop.requests.rows
         walked = 0
         for row in rows.values():
             for place, ext, body in foreign_requests(row):
@@ -184,7 +184,7 @@ def test_own_names_are_permitted(tmp_path: Path) -> None:
     """The walk is refused because of the names, and not because of a missing permission of another kind."""
 
     async def story(inner: SigningPeer, connect: Connect) -> None:
-        bob, rows = await a_user(inner, connect), inner.broker.graph.loop.requests.rows
+        bob, rows = await a_user(inner, connect), inner.loop.requests.rows
         changes = {RequestCode.DELETE_TOPIC_IN_BROKER, RequestCode.DELETE_SUBSCRIPTIONGROUP}
         cluster = {
             RayMQRequestCode.REPLACE_QUEUE_FILE,
@@ -237,7 +237,7 @@ GROUP_LISTS = (
 
 def test_each_row_is_walked_or_names_nothing(tmp_path: Path) -> None:
     async def story(inner: SigningPeer, connect: Connect) -> None:
-        for row in inner.broker.graph.loop.requests.rows.values():
+        for row in inner.loop.requests.rows.values():
             is_walked = any(True for _ in foreign_requests(row))
             if is_walked or row.code in NAMES_NOTHING:
                 continue

@@ -145,7 +145,7 @@ def test_each_repeated_failure_delays_its_connection(
         nonlocal took_s
         loop = asyncio.get_running_loop()
         await inner.send("T")
-        async with raw_peer(inner.broker.graph.loop.server) as guesser:
+        async with raw_peer(inner.loop.server) as guesser:
             guesses = [request() for _ in range(FREE_FAILURES + late)]
             right = request()
             for number, command in enumerate((*guesses, right)):

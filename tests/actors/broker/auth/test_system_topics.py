@@ -72,7 +72,7 @@ def test_wide_rules_do_not_permit_to_read_a_system_topic(tmp_path: Path, topic: 
 
 
 async def members(peer: Peer) -> list[str]:
-    group = peer.broker.graph.groups.clients.group("CG")
+    group = peer.groups.clients.group("CG")
     return [] if group is None else list(group.members)
 
 

@@ -166,7 +166,7 @@ def test_oldest_refused_subscription_is_forgotten_over_the_limit(
         for topic in "ABC":
             await send_a_and_b(peer, topic)
             assert (await pull(peer, 1, topic)).code == ResponseCode.SUBSCRIPTION_NOT_EXIST
-        (used,) = (each for each in peer.broker.graph.metrics.figures if each.name == "bound_used")
+        (used,) = (each for each in peer.metrics.figures if each.name == "bound_used")
         assert dict(used.samples())["refused_subscriptions",] == 2
         assert bodies(await pull(peer, 1, "C")) == bodies(await pull(peer, 1, "B")) == [b"a", b"b"]
         assert (await pull(peer, 1, "A")).code == ResponseCode.SUBSCRIPTION_NOT_EXIST

@@ -157,7 +157,7 @@ def test_pages_of_a_cold_level_are_loaded_once_before_delivery(
         raise NotResident([])
 
     async def story(peer: Peer) -> None:
-        store = peer.broker.graph.loop.store
+        store = peer.store
         loads: list[Callable[[], None]] = []
         delays = delays_of(peer, clock, lambda _, done: loads.append(done))
         for level in (1, 1, 2):
@@ -292,7 +292,7 @@ def test_full_disk_delays_messages_until_there_is_space(tmp_path: Path, clock) -
 def test_message_with_an_impossible_queue_id_is_skipped(digits: int, tmp_path: Path, clock) -> None:
     async def story(peer: Peer) -> None:
         real = b"REAL_TOPIC\x01T\x02REAL_QID\x01%b\x02" % (b"9" * digits)  # possible in an adopted store
-        peer.broker.graph.loop.store.append(RecordDraft("SCHEDULE_TOPIC_XXXX", 0, b"lost", real))
+        peer.store.append(RecordDraft("SCHEDULE_TOPIC_XXXX", 0, b"lost", real))
         await peer.send("T", b"after", properties="DELAY\x011\x02")
         clock.advance(1_000)
         assert decode_record((await peer.pull("T", wait_ms=HOLD_MS)).body).body == b"after"
@@ -305,7 +305,7 @@ def test_message_with_an_impossible_queue_id_is_skipped(digits: int, tmp_path: P
 def test_message_with_an_invalid_real_topic_is_skipped(topic: str, tmp_path: Path, clock) -> None:
     async def story(peer: Peer) -> None:
         real = f"REAL_TOPIC\x01{topic}\x02REAL_QID\x010\x02".encode()  # possible in an adopted store
-        peer.broker.graph.loop.store.append(RecordDraft("SCHEDULE_TOPIC_XXXX", 0, b"lost", real))
+        peer.store.append(RecordDraft("SCHEDULE_TOPIC_XXXX", 0, b"lost", real))
         await peer.send("T", b"after", properties="DELAY\x011\x02")
         clock.advance(1_000)
         assert decode_record((await peer.pull("T", wait_ms=HOLD_MS)).body).body == b"after"

@@ -200,7 +200,7 @@ def test_group_skipped_first_is_logged_again_over_the_limit(
                 await peer.ask(RequestCode.HEART_BEAT, body=beat_of(name))
         skipped = [each["group"] for each in logs if each["event"] == "heartbeat_group_skipped"]
         assert skipped == ["A", "B", "C", "A"]
-        assert [each.read() for each in peer.broker.graph.groups.requests.bounds()] == [2]
+        assert [each.read() for each in peer.groups.requests.bounds()] == [2]
 
     with_broker(story, settings_of(tmp_path, auto_create_groups=False))
 

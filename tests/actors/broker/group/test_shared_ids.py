@@ -45,7 +45,7 @@ def test_survivor_of_two_clients_with_one_id_stays_a_member(tmp_path: Path, cloc
         await begin(peer)
         for each in (survivor, other):
             assert (await each.heartbeat(ID, "CG", T="*")).code == 0
-        clients = peer.broker.graph.groups.clients
+        clients = peer.groups.clients
         if ending == "closed":
             await other.client.close()
             await eventually_async(lambda: len(clients.producer_connections("PG")) == 1)
@@ -95,7 +95,7 @@ def test_requests_that_name_another_users_client_change_nothing(tmp_path: Path) 
         sync = SyncGroupRequest("CG", ID, subscriptions={"T": "*"}).encode()
         refused = await mallory.ask(RayMQRequestCode.SYNC_GROUP, body=sync)
         assert (refused.code, "belongs to another user" in str(refused.remark)) == (16, True)
-        clients = inner.broker.graph.groups.clients
+        clients = inner.groups.clients
         group = clients.group("CG")
         assert group is not None
         assert (len(group.connections()), group.subscriptions["T"].expression) == (1, "*")

@@ -336,7 +336,7 @@ def test_a_read_that_waits_too_long_is_refused_and_the_next_one_sees_all(
             await send_to_all(peer, b"1")
             reading = ask_max_offset(peer)
             await disk.until_blocked()
-            await eventually_async(lambda: peer.broker.graph.loop.end_of_turn.waiting == 1)
+            await eventually_async(lambda: peer.loop.end_of_turn.waiting == 1)
             clock.advance(5_000)
             refused = await reading
             assert refused.code == ResponseCode.SYSTEM_BUSY

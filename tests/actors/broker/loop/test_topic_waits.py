@@ -50,7 +50,7 @@ def test_send_to_any_queue_wakes_a_wait_on_its_topic(tmp_path: Path, monkeypatch
     monkeypatch.setattr(end_of_turn, "DISPATCH_LATER_NS", 10**12)
 
     async def story(peer: Peer) -> None:
-        loop = peer.broker.graph.loop
+        loop = peer.loop
         loop.requests.add_rows(TopicWaits(loop.held).rows())
         for topic in ("T", "Other"):
             await peer.send(topic)
@@ -75,7 +75,7 @@ def test_send_to_any_queue_wakes_a_wait_on_its_topic(tmp_path: Path, monkeypatch
 
 def test_new_subscription_completes_only_pulls(tmp_path: Path) -> None:
     async def story(peer: Peer) -> None:
-        loop = peer.broker.graph.loop
+        loop = peer.loop
         loop.requests.add_rows(TopicWaits(loop.held).rows())
         await peer.send("T")
         await peer.heartbeat("one", "CG", T="old")

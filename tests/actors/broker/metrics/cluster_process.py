@@ -29,7 +29,7 @@ def serving_cluster(root: Path) -> Iterator[list[str]]:
             await peer.heartbeat("client", "CG", T="*")
             await peer.commit("CG", "T", 1)
             await peer.pull("T")
-            ports = (peer.broker.graph.metrics.port, nameserver.metrics.port)
+            ports = (peer.metrics.port, nameserver.metrics.port)
             stop = asyncio.Event()
             started.put((asyncio.get_running_loop(), stop, [f"127.0.0.1:{port}" for port in ports]))
             await stop.wait()

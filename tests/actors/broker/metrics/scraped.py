@@ -20,7 +20,7 @@ async def scrape(port: int) -> dict[str, Metric]:
 
 async def samples(peer: Peer, metric: str) -> dict[tuple[str, ...], Value]:
     """Return the values of a metric by the values of its own labels."""
-    figure = next(each for each in peer.broker.graph.figures if each.metric == metric)
+    figure = next(each for each in peer.figures if each.metric == metric)
     if figure.refresh is not None:
         await figure.refresh()
     return {sample.labels: sample.value for sample in figure.samples()}

@@ -35,7 +35,7 @@ def test_all_metrics_exist_on_the_page_of_a_broker(tmp_path: Path) -> None:
     found: set[str] = set()
 
     async def story(peer: Peer) -> None:
-        families = await scrape(peer.broker.graph.metrics.port)
+        families = await scrape(peer.metrics.port)
         found.update(f"{name}_total" if each.type == "counter" else name for name, each in families.items())
 
     with_broker(story, settings_of(tmp_path, metrics_port=0))

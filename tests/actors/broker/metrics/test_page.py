@@ -54,7 +54,7 @@ def test_broker_has_rocketmqs_families_with_its_labels_and_types(tmp_path: Path)
     async def story(peer: Peer) -> None:
         ours = {
             name: family
-            for name, family in declared(tuple(peer.broker.graph.figures)).items()
+            for name, family in declared(tuple(peer.figures)).items()
             if name.startswith("rocketmq_")
         }
         expected = of_rocketmq()
@@ -73,8 +73,8 @@ def test_page_has_the_declared_types_and_labels(tmp_path: Path) -> None:
         await peer.heartbeat("client", "CG", T="*")
         await peer.commit("CG", "T", 0)
         await peer.pull("T")
-        families = await scrape(peer.broker.graph.metrics.port)
-        ours = declared(tuple(peer.broker.graph.figures))
+        families = await scrape(peer.metrics.port)
+        ours = declared(tuple(peer.figures))
         with_samples = 0
         for name, family in families.items():
             if not family.samples or not name.startswith("rocketmq_"):
@@ -93,7 +93,7 @@ def test_page_has_the_declared_types_and_labels(tmp_path: Path) -> None:
 
 def test_texts_are_not_metrics_and_counters_end_with_total(tmp_path: Path) -> None:
     async def story(peer: Peer) -> None:
-        for each in peer.broker.graph.figures:
+        for each in peer.figures:
             if each.metric:
                 assert each.kind != "text"
                 assert each.help
@@ -107,7 +107,7 @@ def test_endpoint_stops_with_the_broker(tmp_path: Path, port: int) -> None:
     ports: list[int] = []
 
     async def story(peer: Peer) -> None:
-        ports.append(peer.broker.graph.metrics.port)
+        ports.append(peer.metrics.port)
         assert (ports[0] > 0) == (port == 0)
 
     async def connect() -> None:

@@ -55,7 +55,7 @@ async def nothing_to_pop(peer: Peer, clock: ClockAtRest) -> None:
 
 
 def revive_offset(peer: Peer, queue_id: int) -> int | None:
-    return peer.broker.graph.tables.offsets.query(REVIVE_GROUP, REVIVE_TOPIC, queue_id)
+    return peer.tables.offsets.query(REVIVE_GROUP, REVIVE_TOPIC, queue_id)
 
 
 def test_clean_restart_keeps_claims_and_acks(tmp_path: Path) -> None:
@@ -87,7 +87,7 @@ def test_clean_restart_keeps_claims_and_acks(tmp_path: Path) -> None:
 
 def samples(peer: Peer, name: str) -> dict[tuple[str, ...], object]:
     """Return the samples of one of the broker's figures."""
-    (figure,) = (each for each in peer.broker.graph.figures if each.name == name)
+    (figure,) = (each for each in peer.figures if each.name == name)
     return dict(figure.samples())
 
 
@@ -125,7 +125,7 @@ def test_killed_broker_delivers_unacked_messages_early(tmp_path: Path) -> None:
         await send(peer, "0", "1", "2")
         claimed = await pop(peer)
         await ack(peer, claimed[0])
-        await peer.broker.graph.tables.save_offsets()
+        await peer.tables.save_offsets()
         shutil.copytree(settings.store_root, image / "store")
 
     async def after(peer: Peer) -> None:
@@ -144,7 +144,7 @@ def test_acks_after_a_kill_are_kept_for_messages_that_are_not_popped_again_yet(t
     async def before(peer: Peer) -> None:
         await send(peer, "0", "1", "2", "3")
         claimed.extend(await pop(peer))
-        await peer.broker.graph.tables.save_offsets()
+        await peer.tables.save_offsets()
         shutil.copytree(settings.store_root, image / "store")
 
     async def after(peer: Peer) -> None:
@@ -170,7 +170,7 @@ def test_stored_claim_of_messages_that_are_popped_again_is_not_revived(tmp_path:
     async def before(peer: Peer) -> None:
         await send(peer, "0", "1")
         await pop(peer)
-        await peer.broker.graph.tables.save_offsets()
+        await peer.tables.save_offsets()
         clock.advance(STAY_MS)
 
         async def is_stored() -> bool:
@@ -217,15 +217,15 @@ def test_long_claim_is_stored_and_survives_a_kill(tmp_path: Path) -> None:
         body = (await peer.ask(RequestCode.GET_CONSUME_STATS, ConsumeStatsHeader(GROUP).to_ext())).body
         stats = ConsumeStats.decode(body)
         assert (stats.lag, [each.in_flight for each in stats.offsets.values() if each.lag]) == (3, [3])
-        (figure,) = (each for each in peer.broker.graph.figures if each.name == "lag_by_group")
+        (figure,) = (each for each in peer.figures if each.name == "lag_by_group")
         assert figure.refresh is not None
         await figure.refresh()
         assert samples(peer, figure.name)["T", GROUP, "false", "false"] == 3
         await ack(peer, claimed[0])
-        store = peer.broker.graph.loop.store
+        store = peer.store
         end = store.positions.written
         await eventually_async(lambda: store.positions.confirmed > end)  # the ack is recorded
-        await peer.broker.graph.tables.save_offsets()
+        await peer.tables.save_offsets()
         shutil.copytree(settings.store_root, image / "store")
         # This broker lives on: the claim is revived once, from memory.
         clock.advance(60_000 - STAY_MS)

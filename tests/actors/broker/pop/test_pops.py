@@ -344,7 +344,7 @@ def test_claims_of_a_deleted_group_are_not_revived(tmp_path: Path) -> None:
         await peer.ask(RequestCode.DELETE_SUBSCRIPTIONGROUP, DeleteGroupHeader(GROUP).to_ext())
         clock.advance(60_000)
         await eventually_async(lambda: figure(peer, "pop_in_flight") == 0)
-        tables = peer.broker.graph.tables
+        tables = peer.tables
         assert tables.topics.find(f"%RETRY%{GROUP}_T") is None
         assert GROUP not in tables.groups.table.groups
 
@@ -360,7 +360,7 @@ def test_revival_waits_for_a_full_disk(tmp_path: Path) -> None:
         await pop(peer, max_msg_nums=1, invisible_time=12_000)
         disk.used_percent = 99
         clock.advance(11_000)  # the disk is measured again
-        await eventually_async(lambda: peer.broker.graph.loop.store.write_refusal is not None)
+        await eventually_async(lambda: peer.store.write_refusal is not None)
         clock.advance(1_000)
         with capture_logs() as logs:
             await eventually_async(lambda: any(each["event"] == "pop_revival_failed" for each in logs))
@@ -368,7 +368,7 @@ def test_revival_waits_for_a_full_disk(tmp_path: Path) -> None:
         assert await committed(peer) == 0
         disk.used_percent = 1
         clock.advance(11_000)
-        await eventually_async(lambda: peer.broker.graph.loop.store.write_refusal is None)
+        await eventually_async(lambda: peer.store.write_refusal is None)
         clock.advance(2_000)
         await revived(peer, 2)
         assert sorted(bodies(await pop(peer))) == [b"0", b"1"]

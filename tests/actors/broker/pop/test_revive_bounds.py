@@ -26,7 +26,7 @@ def _low_limits(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def used(peer: Peer, bound: str) -> object:
-    (figure,) = (each for each in peer.broker.graph.metrics.figures if each.name == "bound_used")
+    (figure,) = (each for each in peer.metrics.figures if each.name == "bound_used")
     return dict(figure.samples()).get((bound,))
 
 

@@ -56,7 +56,7 @@ class SlowDisk:
 
 def cool(peer: Peer, monkeypatch: pytest.MonkeyPatch) -> ColdDisk:
     """Make all pages of the store not resident. Pages that a cold read loads become resident."""
-    disk = make_cold(peer.broker.graph.loop.store, monkeypatch)
+    disk = make_cold(peer.store, monkeypatch)
     run = residency.WarmJob.run
 
     def run_and_note(job: residency.WarmJob) -> None:
@@ -215,7 +215,7 @@ async def delete_oldest_file(peer: Peer, monkeypatch: pytest.MonkeyPatch, queues
         The correct minimum offset of each queue.
     """
     monkeypatch.setattr(stale_queues, "_CORRECTIONS_MAX", 0)
-    store = peer.broker.graph.loop.store
+    store = peer.store
     positions: list[list[int]] = [[] for _ in range(queues)]
     for number in range(40):
         for queue_id in range(queues):

@@ -29,11 +29,11 @@ def test_replicas_of_a_group_name_the_same_epochs(tmp_path: Path) -> None:
     async def story() -> None:
         async with Group(tmp_path) as group:
             first = await group.send(b"0")
-            old = GroupLogHistory(group.peers[first].broker.graph.loop.store).current
+            old = GroupLogHistory(group.peers[first].store).current
             await group.stop(first)
             await group.start(first)
             leader = await group.send(b"1")
-            store = group.peers[leader].broker.graph.loop.store
+            store = group.peers[leader].store
             present = GroupLogHistory(store).current
             begins = int(present.partition("-")[0], 16)
             lost, newer = f"{begins - 1:x}-00000000-g", f"{begins + 1:x}-00000000-g"

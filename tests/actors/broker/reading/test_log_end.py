@@ -96,8 +96,8 @@ async def killed_master(root: Path, **settings: Any) -> AsyncIterator[Peer]:
         await until(peer, "in_sync_replicas", 2)
         await fill(peer)
         await peer.commit("CG", "T", COUNT)
-        await peer.broker.graph.tables.save_offsets()
-        await peer.broker.graph.tables.save_definitions()
+        await peer.tables.save_offsets()
+        await peer.tables.save_definitions()
         copy_store(first.store_root, root / "killed")
     again = master_of(root / "killed", "sync", store=NO_CHECKPOINT, **settings)
     async with serving(again) as peer:
@@ -228,7 +228,7 @@ def test_services_of_a_master_start_when_the_end_is_known(tmp_path: Path) -> Non
             await until(peer, "in_sync_replicas", 2)
             half = await begin(peer, b"transaction")
             assert (await peer.send("D", b"late", properties="DELAY\x011\x02")).code == 0
-            await peer.broker.graph.tables.save_definitions()
+            await peer.tables.save_definitions()
             copy_store(first.store_root, tmp_path / "killed")
         again = master_of(tmp_path / "killed", "sync", store={**NO_CHECKPOINT, "message_delay_level": "1s"})
         async with serving(again) as peer:
@@ -259,7 +259,7 @@ def test_promoted_slave_alone_hides_its_log_until_it_is_accepted(tmp_path: Path)
             await eventually_async(lambda: is_accepted(master))
             for number in range(1, COUNT):
                 assert (await master.send("T", b"%d" % number)).code == 0
-            tables = slave.broker.graph.tables
+            tables = slave.tables
             await eventually_async(lambda: tables.topics.find("T") is not None)
             await until(slave, "missing_tables", "")
             await tables.save_definitions()
@@ -294,7 +294,7 @@ def test_broker_that_waits_for_no_replica_knows_its_end_at_once(
         first = master_of(tmp_path, replication, store=store)
         async with serving(first) as peer:
             await fill(peer)
-            await peer.broker.graph.tables.save_definitions()
+            await peer.tables.save_definitions()
             copy_store(first.store_root, tmp_path / "killed")
         async with serving(master_of(tmp_path / "killed", replication, store=store)) as peer:
             assert figure(peer, "hidden_bytes") == 0

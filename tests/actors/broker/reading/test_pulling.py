@@ -162,7 +162,7 @@ def test_pull_at_the_end_of_a_queue_does_not_dispatch_other_queues(
     async def story(peer: Peer) -> None:
         for _ in range(2):
             await peer.send("T", b"first")  # at least one is dispatched without a waiting pull
-        positions = peer.broker.graph.loop.store.positions
+        positions = peer.store.positions
         assert (await peer.pull("T", 0)).ext["maxOffset"] == "2"
         assert positions.dispatched == positions.confirmed
         await peer.send("T", b"later")
@@ -197,7 +197,7 @@ def test_woken_pull_is_refused_over_the_unread_bytes_limit(tmp_path: Path, clock
         await peer.send("T")
         woken, late = (asyncio.create_task(peer.pull("T", 1, wait_ms=wait)) for wait in (HOLD_MS, 1))
         await peer.until_held(2)
-        (connection,) = peer.broker.graph.loop.server.connections
+        (connection,) = peer.loop.server.connections
         connection.hub.unread_bytes += 1_001
         clock.advance(1_000)
         assert (await late).code == ResponseCode.PULL_NOT_FOUND  # a response without messages is small

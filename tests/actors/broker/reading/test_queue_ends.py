@@ -19,7 +19,7 @@ def test_response_made_first_is_dropped_over_the_limit(
 
     async def story(peer: Peer) -> None:
         await peer.send("T")
-        ends = EndResponses(peer.broker.graph.loop.store)
+        ends = EndResponses(peer.store)
         first, second, third = (ends.response("T", 0, offset) for offset in (1, 2, 3))
         assert [each.read() for each in ends.bounds()] == [2]
         assert ends.response("T", 0, 3) is third

@@ -44,7 +44,7 @@ def test_consumers_far_behind_are_sent_to_the_groups_slave_and_back(tmp_path: Pa
 
 def test_slave_moves_no_offset_but_sends_the_consumer_to_the_master(tmp_path: Path) -> None:
     async def story(peer: Peer) -> None:
-        role = peer.broker.graph.role
+        role = peer.role
         await role.become(Role.MASTER, 1)
         await peer.send("T")
         assert (await peer.pull("T", 5)).code == ResponseCode.PULL_OFFSET_MOVED

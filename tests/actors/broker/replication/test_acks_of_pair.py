@@ -23,7 +23,7 @@ NO_CHECKPOINT = {"checkpoint_interval_ms": A_DAY_MS}
 
 def mark_of(peer: Peer) -> int | None:
     """Return where the records begin that the broker's offsets may lack."""
-    return peer.broker.graph.tables.offsets.query(MARK_GROUP, PROGRESS_TOPIC, 0)
+    return peer.tables.offsets.query(MARK_GROUP, PROGRESS_TOPIC, 0)
 
 
 async def create_topics(master: Peer, slave: Peer) -> None:
@@ -32,7 +32,7 @@ async def create_topics(master: Peer, slave: Peer) -> None:
         header = CreateTopicHeader(topic, read_queue_nums=1, write_queue_nums=1, perm=6)
         assert (await master.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, header.to_ext())).code == 0
     await until(master, "in_sync_replicas", 2)
-    tables = slave.broker.graph.tables
+    tables = slave.tables
     await eventually_async(lambda: tables.topics.find("O") is not None and mark_of(slave) is not None)
     await until(slave, "missing_tables", "")
     await tables.save_definitions()
@@ -76,7 +76,7 @@ async def assert_kept(peer: Peer) -> None:
     assert (await peer.committed(GROUP, "T")).ext["offset"] == "1"
     assert bodies(await pop_all(peer, b"5")) == [b"1", b"4", b"5"]
     assert await pop(peer, "O", order=True) == []  # b is invisible
-    (batch,) = peer.broker.graph.tables.orders.batches[f"O@{GROUP}"].values()
+    (batch,) = peer.tables.orders.batches[f"O@{GROUP}"].values()
     assert batch.unacked == [1]
 
 
@@ -123,7 +123,7 @@ def test_commits_that_no_slave_has_are_refused_but_not_undone_by_a_restart(tmp_p
                 ResponseCode.SERVICE_NOT_AVAILABLE,
                 True,
             )
-            await peer.broker.graph.tables.save_offsets()
+            await peer.tables.save_offsets()
             copy_store(settings.store_root, tmp_path / "killed")
         for root in (tmp_path / "killed", tmp_path):
             again = master_of(root, "sync", store=NO_CHECKPOINT)

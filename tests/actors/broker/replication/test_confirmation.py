@@ -64,7 +64,7 @@ def test_slow_slave_gets_flush_slave_timeout_and_the_message_is_stored(
             await until(peer, "in_sync_replicas", 2)
             slave.acknowledges = False
             send = asyncio.ensure_future(peer.send("T", b"late"))
-            await eventually_async(lambda: len(peer.broker.graph.loop.acks) == 1)
+            await eventually_async(lambda: len(peer.loop.acks) == 1)
             await let_pass(clock, slave, send.done)
             late = await send
             assert late.code == ResponseCode.FLUSH_SLAVE_TIMEOUT
@@ -148,7 +148,7 @@ def test_sync_flush_and_slaves_are_both_awaited(tmp_path: Path) -> None:
         async with slave_of(peer) as slave:
             await until(peer, "in_sync_replicas", 2)
             assert (await peer.send("T")).code == 0
-            positions = peer.broker.graph.loop.store.positions
+            positions = peer.store.positions
             assert positions.flushed >= positions.confirmed == positions.written
             slave.acknowledges = False
             send = asyncio.ensure_future(peer.send("T"))
@@ -208,7 +208,7 @@ def test_delayed_messages_wait_for_replicas_and_confirmed_progress_is_saved(
     tmp_path: Path, clock: ClockAtRest
 ) -> None:
     async def saved(peer: Peer) -> int:
-        await peer.broker.graph.tables.save_offsets()
+        await peer.tables.save_offsets()
         path = peer.broker.settings.store_root / "config" / "delayOffset.json"
         return json.loads(path.read_text())["offsetTable"].get("1", 0) if path.exists() else 0
 

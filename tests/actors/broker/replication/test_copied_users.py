@@ -68,7 +68,7 @@ def test_promoted_slave_knows_the_users_and_policies_of_its_master(tmp_path: Pat
             await sync.copy_from(master.broker.address)
             assert users_file(tmp_path) == users_file(tmp_path, "m")
             assert (tmp_path / "s/store/config/raymqAccess.json").stat().st_mode & 0o777 == 0o600
-            await slave.broker.graph.role.become(Role.MASTER, 1)
+            await slave.role.become(Role.MASTER, 1)
             async with signing(slave, "alice") as alice, signing(slave, "bob") as bob:
                 assert (await alice.send("T")).code == 0
                 assert (await bob.send("T")).code == DENIED
@@ -165,7 +165,7 @@ def test_slave_without_access_control_lends_strangers_no_rights(
                 assert refused.code == DENIED, (code, refused.remark)
             users = orjson.loads(bytes((await inner.ask(RequestCode.AUTH_LIST_USER)).body))
             assert [each["username"] for each in users] == ["root"]
-            assert master.broker.graph.tables.topics.find("T") is not None
+            assert master.tables.topics.find("T") is not None
 
     run(story)
 

@@ -38,7 +38,7 @@ def test_each_promotion_begins_an_epoch_at_the_end_of_the_log(tmp_path: Path) ->
 
     async def story(peer: Peer) -> None:
         await peer.send("T")
-        ends.append(peer.broker.graph.loop.store.positions.written)
+        ends.append(peer.store.positions.written)
         cache = orjson.loads((await peer.ask(RequestCode.GET_BROKER_EPOCH_CACHE)).body)
         assert (cache["brokerName"], cache["brokerId"], cache["maxOffset"]) == ("broker-a", 0, ends[-1])
         assert [(each["epoch"], each["startOffset"]) for each in cache["epochList"]] == epochs_of(peer)
@@ -114,7 +114,7 @@ def test_slave_does_not_follow_a_master_of_a_lower_epoch(tmp_path: Path) -> None
             await master.send("T")
             await eventually_async(lambda: "former master" in state_of(slave))
             assert "has epoch 2, but epoch 3 is known" in state_of(slave)
-            assert slave.broker.graph.loop.store.positions.written == 0
+            assert slave.store.positions.written == 0
             assert epochs_of(slave) == []
 
     run(story)

@@ -60,7 +60,7 @@ async def following(root: Path, **slave_store: Any) -> AsyncIterator[tuple[Peer,
     async with (
         broker(root / "m") as master,
         broker(root / "s", slave_store, role="slave", slave_read_enable=True) as slave,
-        HaPort(master.broker.graph.loop.store) as port,
+        HaPort(master.store) as port,
     ):
         follower = Following(slave, master, port.address)
         try:
@@ -71,7 +71,7 @@ async def following(root: Path, **slave_store: Any) -> AsyncIterator[tuple[Peer,
 
 async def until_equal(master: Peer, slave: Peer) -> None:
     """Wait until the slave has dispatched the master's whole log, and compare the bytes."""
-    theirs, ours = (peer.broker.graph.loop.store for peer in (master, slave))
+    theirs, ours = (peer.store for peer in (master, slave))
     await eventually_async(lambda: ours.positions.dispatched == theirs.positions.written)
     assert log_of(ours) == log_of(theirs)
 
@@ -81,12 +81,12 @@ def test_slave_follows_over_rolling_files_and_reconnects(tmp_path: Path) -> None
         async with following(tmp_path) as (master, slave, port, follower):
             for number in range(120):
                 await master.send("T", b"%04d" % number + bytes(1000))
-            assert master.broker.graph.loop.store.positions.written > FILE_BYTES
+            assert master.store.positions.written > FILE_BYTES
             await until_equal(master, slave)
             assert (follower.client.state, follower.client.joined) == (
                 "following", master.broker.address,
             )  # fmt: skip
-            slave.broker.graph.tables.topics.ensure("T", 8)  # as a copy of the tables does
+            slave.tables.topics.ensure("T", 8)  # as a copy of the tables does
             assert [each.body[:4] for each in await slave.messages("T", 0)][:2] == [b"0000", b"0001"]
 
             port.disconnect()
@@ -103,12 +103,12 @@ def test_sync_flush_reports_only_what_is_flushed(tmp_path: Path, monkeypatch: py
         async with following(tmp_path, flush="sync") as (master, slave, port, _):
             await master.send("T")
             await until_equal(master, slave)
-            before = master.broker.graph.loop.store.positions.written
+            before = master.store.positions.written
             await eventually_async(lambda: port.reports[-1] == before)
             may_continue = hang_disk(monkeypatch)
             try:
                 await master.send("T", b"second")
-                store, end = slave.broker.graph.loop.store, master.broker.graph.loop.store.positions.written
+                store, end = slave.store, master.store.positions.written
                 await eventually_async(lambda: store.positions.written == end)
                 assert port.reports[-1] == before
             finally:
@@ -121,16 +121,16 @@ def test_sync_flush_reports_only_what_is_flushed(tmp_path: Path, monkeypatch: py
 def test_different_log_stops_the_slave_with_both_positions_and_a_remedy(tmp_path: Path) -> None:
     async def story() -> None:
         async with broker(tmp_path / "s", role="slave") as slave:
-            await slave.broker.graph.role.become(Role.MASTER, 1)
+            await slave.role.become(Role.MASTER, 1)
             await slave.send("T", b"own")
-            before = log_of(slave.broker.graph.loop.store)
+            before = log_of(slave.store)
         async with following(tmp_path) as (master, slave, _, follower):
             for _ in range(3):
                 await master.send("T", b"other")
             await asyncio.wait_for(follower.task, 10)
             assert "stopped: the CommitLog differs from the master's at offset" in follower.client.state
             assert "raymq replica resync" in follower.client.state
-            assert log_of(slave.broker.graph.loop.store) == before
+            assert log_of(slave.store) == before
 
     run(story)
 
@@ -140,7 +140,7 @@ def test_other_size_of_log_files_stops_the_slave_by_name(tmp_path: Path) -> None
         async with following(tmp_path, commit_log_file_bytes=2 * FILE_BYTES) as (_, slave, port, follower):
             await asyncio.wait_for(follower.task, 10)
             assert "log files have 65,536 bytes, this slave's 131,072" in follower.client.state
-            assert (port.connections, slave.broker.graph.loop.store.positions.written) == (0, 0)
+            assert (port.connections, slave.store.positions.written) == (0, 0)
 
     run(story)
 
@@ -151,7 +151,7 @@ def test_frames_at_another_offset_are_refused_and_retried(tmp_path: Path) -> Non
             port.skipped_bytes = 7
             await master.send("T")
             await eventually_async(lambda: "sent bytes at offset 8" in follower.client.state)
-            assert slave.broker.graph.loop.store.positions.written == 0
+            assert slave.store.positions.written == 0
             port.skipped_bytes = 0
             await until_equal(master, slave)
 

@@ -80,7 +80,7 @@ def test_slave_resumes_at_its_end_after_a_reconnect(tmp_path: Path) -> None:
 def test_new_slave_starts_at_the_oldest_file(tmp_path: Path) -> None:
     async def story(peer: Peer) -> None:
         await fill(peer, 2500)
-        store = peer.broker.graph.loop.store
+        store = peer.store
         store.flush_now()
         store.dispatch_now()
         store.retention.delete_expired()
@@ -296,7 +296,7 @@ def test_file_stays_mapped_while_it_is_sent(tmp_path: Path) -> None:
 
     async def story(peer: Peer) -> None:
         await fill(peer, 12, 1_000_000)
-        store, root = peer.broker.graph.loop.store, peer.broker.settings.store_root
+        store, root = peer.store, peer.broker.settings.store_root
         original = log_of(root, 0, store.positions.written)
         with socket.socket() as slave:
             slave.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)

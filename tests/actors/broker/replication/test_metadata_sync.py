@@ -68,8 +68,8 @@ def test_all_tables_are_copied_and_saved(tmp_path: Path) -> None:
         async with pair(tmp_path) as (master, slave, sync):
             await create_topic(master, "T", 3)
             await master.commit("CG", "T", 42, 1)
-            master.broker.graph.tables.delay_offsets.move(3, 17)
-            master.broker.graph.tables.delay_offsets.settle(written=0, safe=0)
+            master.tables.delay_offsets.move(3, 17)
+            master.tables.delay_offsets.settle(written=0, safe=0)
             mode = {"topic": "T", "consumerGroup": "CG", "mode": "PULL", "popShareQueueNum": 0}
             body = orjson.dumps(mode)
             assert (await master.ask(RequestCode.SET_MESSAGE_REQUEST_MODE, body=body)).code == 0
@@ -104,12 +104,12 @@ def test_slave_continues_a_queue_of_which_the_masters_log_has_no_record(tmp_path
             for topic, count, body in (("T", 3, b"old"), ("Later", 8, bytes(7000))):
                 for _ in range(count):
                     assert (await master.send(topic, body)).code == ResponseCode.SUCCESS
-            theirs, ours = (peer.broker.graph.loop.store for peer in (master, slave))
+            theirs, ours = (peer.store for peer in (master, slave))
             await eventually_async(lambda: theirs.positions.dispatched == theirs.positions.written)
 
             def has_deleted() -> bool:
                 theirs.retention.delete_before(2 * file_bytes)
-                master.broker.graph.loop.server.request_tick()
+                master.loop.server.request_tick()
                 return theirs.positions.min == 2 * file_bytes
 
             await eventually_async(has_deleted)
@@ -124,7 +124,7 @@ def test_slave_continues_a_queue_of_which_the_masters_log_has_no_record(tmp_path
                 refuse_first_copy(ours.root)
 
             async def has_the_end() -> bool:  # when it has confirmed and dispatched the log
-                slave.broker.graph.loop.server.request_tick()
+                slave.loop.server.request_tick()
                 await sync.copy_from(master.broker.address)
                 return ours.max_offset("T", 0) == 3
 
@@ -132,7 +132,7 @@ def test_slave_continues_a_queue_of_which_the_masters_log_has_no_record(tmp_path
             assert ours.max_offset("Later", 0) == 8
             assert sync.missing == ""
             refuse_first_copy(ours.root)
-            await slave.broker.graph.role.become(Role.MASTER, 1)
+            await slave.role.become(Role.MASTER, 1)
             assert (await slave.send("T", b"new")).ext["queueOffset"] == "3"
             await eventually_async(lambda: slave.messages("T", 3))
 
@@ -144,7 +144,7 @@ def test_deleted_topic_ends_held_pulls_and_loses_its_queues(tmp_path: Path) -> N
         async with pair(tmp_path) as (master, slave, sync):
             await create_topic(master, "Old", 1)
             await sync.copy_from(master.broker.address)
-            role = slave.broker.graph.role
+            role = slave.role
             await role.become(Role.MASTER, 1)
             await slave.send("Old")
             await role.become(Role.SLAVE, 1)
@@ -153,7 +153,7 @@ def test_deleted_topic_ends_held_pulls_and_loses_its_queues(tmp_path: Path) -> N
             await master.ask(RequestCode.DELETE_TOPIC_IN_BROKER, DeleteTopicHeader("Old").to_ext())
             await sync.copy_from(master.broker.address)
             assert (await held).code == ResponseCode.TOPIC_NOT_EXIST
-            assert "Old" not in {topic for topic, _ in slave.broker.graph.loop.store.queues()}
+            assert "Old" not in {topic for topic, _ in slave.store.queues()}
 
     run(story)
 
@@ -163,7 +163,7 @@ def test_slave_never_lacks_a_topic_while_tables_are_copied(tmp_path: Path) -> No
         async with pair(tmp_path) as (master, slave, sync):
             await create_topic(master, "T", 1)
             await sync.copy_from(master.broker.address)
-            topics, copies = slave.broker.graph.tables.topics, 0
+            topics, copies = slave.tables.topics, 0
             missing: list[int] = []
 
             async def watch() -> None:
@@ -190,16 +190,16 @@ def test_progress_waits_until_the_slave_has_the_log_of_its_master(tmp_path: Path
             await master.send("T")
             for group in ("CG", "CID_RMQ_SYS_TRANS"):
                 await master.commit(group, "T", 1)
-            master.broker.graph.tables.delay_offsets.move(3, 17)
-            master.broker.graph.tables.delay_offsets.settle(written=0, safe=0)
+            master.tables.delay_offsets.move(3, 17)
+            master.tables.delay_offsets.settle(written=0, safe=0)
             progress = (RequestCode.GET_ALL_CONSUMER_OFFSET, RequestCode.GET_ALL_DELAY_OFFSET)
             before = [orjson.loads((await slave.ask(code)).body) for code in progress]
             await sync.copy_from(master.broker.address)
-            assert slave.broker.graph.tables.topics.find("T") is not None
+            assert slave.tables.topics.find("T") is not None
             assert [orjson.loads((await slave.ask(code)).body) for code in progress] == before
-            timer = slave.broker.graph.loop.store.root / "config" / "timercheck"
+            timer = slave.store.root / "config" / "timercheck"
             assert not timer.exists()
-            async with HaPort(master.broker.graph.loop.store) as port:
+            async with HaPort(master.store) as port:
                 follower = Following(slave, master, port.address)
                 await until_equal(master, slave)
                 follower.task.cancel()
@@ -232,9 +232,9 @@ def test_table_that_cannot_be_copied_does_not_stop_the_others(tmp_path: Path) ->
             await master.commit("CG", "T", 7)
             client = WithoutTopics(SystemClock())
             sync = sync_of(slave, client)
-            before = slave.broker.graph.tables.topics.table.topics.keys()
+            before = slave.tables.topics.table.topics.keys()
             await sync.copy_from(master.broker.address)
-            assert slave.broker.graph.tables.topics.table.topics.keys() == before
+            assert slave.tables.topics.table.topics.keys() == before
             assert (await slave.committed("CG", "T")).ext["offset"] == "7"
             await client.close()
 
@@ -254,7 +254,7 @@ def test_promoted_slave_fences_a_former_owner(tmp_path: Path) -> None:
             claim = {**QueryConsumerOffsetHeader("CG", "T", 0).to_ext(), "generation": "7"}
             assert (await master.ask(RequestCode.QUERY_CONSUMER_OFFSET, claim)).code == 0
             await sync.copy_from(master.broker.address)
-            await slave.broker.graph.role.become(Role.MASTER, 1)
+            await slave.role.become(Role.MASTER, 1)
             (refused,) = (await commit_fenced(slave, 9, generation=5)).refused
             assert refused.generation == 7
             assert (await commit_fenced(slave, 9, generation=7)).refused == []
@@ -293,7 +293,7 @@ def test_released_lock_is_released_on_the_slave(tmp_path: Path) -> None:
             body = LockRequest("CG", "one", [MessageQueue("T", "broker-a", 0)]).encode()
             await master.ask(RequestCode.UNLOCK_BATCH_MQ, body=body)
             await sync.copy_from(master.broker.address)
-            await slave.broker.graph.role.become(Role.MASTER, 1)
+            await slave.role.become(Role.MASTER, 1)
             assert await lock(slave, "two") == [0]
         async with broker(tmp_path / "s") as restarted:
             assert await lock(restarted, "three") == [0]
@@ -333,7 +333,7 @@ class LikeRocketMQ(RemotingClient):
 def test_table_that_a_rocketmq_master_lacks_counts_after_each_connection(tmp_path: Path) -> None:
     async def story() -> None:
         async with pair(tmp_path) as (master, slave, _):
-            root, client = slave.broker.graph.loop.store.root, LikeRocketMQ(SystemClock())
+            root, client = slave.store.root, LikeRocketMQ(SystemClock())
             sync = sync_of(slave, client)
             begin_first_copy(root)
             client.is_lost = True
@@ -391,8 +391,8 @@ def test_garbage_from_a_master_replaces_no_table(
             client = OtherAnswer(code, RemotingCommand.response(body=body))
             await sync_of(slave, client).copy_from(master.broker.address)
             await client.close()
-            assert slave.broker.graph.tables.offsets.generation("CG", "T", 0) == 5
-            (locks,) = slave.broker.graph.groups.locks.held()
+            assert slave.tables.offsets.generation("CG", "T", 0) == 5
+            (locks,) = slave.groups.locks.held()
             assert [each.owner for each in locks] == ["one"]
 
     run(story)
@@ -428,7 +428,7 @@ def test_only_changed_tables_are_copied_at_once(tmp_path: Path) -> None:
             assert await copied_after(asyncio.sleep(0)) == []
             topics = [RequestCode.GET_ALL_TOPIC_CONFIG]
             assert await copied_after(create_topic(master, "T", 1)) == topics
-            assert slave.broker.graph.tables.topics.find("T") is not None
+            assert slave.tables.topics.find("T") is not None
             locks = [RayMQRequestCode.GET_ALL_QUEUE_LOCKS]
             assert await copied_after(lock(master, "one")) == locks
             assert await copied_after(lock(master, "one")) == [], "a renewal is no change"
@@ -453,9 +453,7 @@ def test_changes_reach_the_slave_before_the_next_copy(
             running = asyncio.create_task(sync.run())
             for name in ("T", "U"):
                 await create_topic(master, name, 1)
-                await eventually_async(
-                    lambda name=name: slave.broker.graph.tables.topics.find(name) is not None
-                )
+                await eventually_async(lambda name=name: slave.tables.topics.find(name) is not None)
             running.cancel()
 
     run(story)

@@ -35,12 +35,12 @@ def test_double_write_waits_for_the_slave_and_is_refused_without_it(tmp_path: Pa
                     return await send(master, b"first") == 0
 
                 await eventually_async(is_accepted)
-                theirs, ours = (peer.broker.graph.loop.store for peer in (master, slave))
+                theirs, ours = (peer.store for peer in (master, slave))
                 assert ours.positions.flushed == theirs.positions.written
                 for number in range(20):
                     assert await send(master, b"%d" % number) == 0
                 assert log_of(ours) == log_of(theirs)
-                await eventually_async(lambda: slave.broker.graph.tables.topics.find("T") is not None)
+                await eventually_async(lambda: slave.tables.topics.find("T") is not None)
                 bodies = [message.body for message in await slave.messages("T")]
                 assert bodies == [b"first", *(b"%d" % number for number in range(20))]
 

@@ -23,7 +23,7 @@ def state_of(slave: Peer) -> str:
 
 async def until_copied(master: Peer, slave: Peer) -> None:
     """Wait until the slave has dispatched the master's whole log, and compare the bytes."""
-    theirs, ours = (peer.broker.graph.loop.store for peer in (master, slave))
+    theirs, ours = (peer.store for peer in (master, slave))
     await eventually_async(lambda: ours.positions.dispatched == theirs.positions.written)
     assert log_of(ours) == log_of(theirs)
 
@@ -31,7 +31,7 @@ async def until_copied(master: Peer, slave: Peer) -> None:
 async def append_own(root: Path, messages: int) -> None:
     """Append messages to a slave's store, as a master that no nameserver knows."""
     async with serving(settings_of(root, role="slave", replica=1)) as peer:
-        await peer.broker.graph.role.become(Role.MASTER, 1)
+        await peer.role.become(Role.MASTER, 1)
         for number in range(messages):
             await peer.send("T", b"own %d" % number)
 
@@ -44,7 +44,7 @@ def test_diverged_slave_copies_the_log_again_after_a_resync(tmp_path: Path) -> N
             async with slave_of(master, tmp_path) as slave:
                 await until_copied(master, slave)
                 root = slave.broker.settings.store_root
-                equal = slave.broker.graph.loop.store.positions.written
+                equal = slave.store.positions.written
             await append_own(tmp_path / "replica-1", 3)
             for number in range(5):
                 await master.send("T", b"master %d" % number)
@@ -54,7 +54,7 @@ def test_diverged_slave_copies_the_log_again_after_a_resync(tmp_path: Path) -> N
                 found = read_divergence(root)
                 assert found is not None
                 assert (found.master, found.epoch) == (master.broker.address, 0)
-                assert equal < found.position < slave.broker.graph.loop.store.positions.written
+                assert equal < found.position < slave.store.positions.written
 
             command = ["replica", "resync", str(root), "--yes"]
             done = json.loads(CliRunner().invoke(build(command), command).stdout)
@@ -64,7 +64,7 @@ def test_diverged_slave_copies_the_log_again_after_a_resync(tmp_path: Path) -> N
 
             async with slave_of(master, tmp_path, slave_read_enable=True) as slave:
                 await until_copied(master, slave)
-                await eventually_async(lambda: slave.broker.graph.tables.topics.find("T") is not None)
+                await eventually_async(lambda: slave.tables.topics.find("T") is not None)
                 bodies = [message.body for message in await slave.messages("T")]
                 assert bodies == [b"both", *(b"master %d" % number for number in range(5))]
 

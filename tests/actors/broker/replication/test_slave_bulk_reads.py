@@ -36,7 +36,7 @@ async def pair(root: Path, **settings: Any) -> AsyncIterator[tuple[str, Peer, Pe
         header = CreateTopicHeader("T", read_queue_nums=1, write_queue_nums=1, perm=6)
         assert (await master.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, header.to_ext())).code == 0
         assert (await master.send("T", b"first")).code == 0
-        store, topics = slave.broker.graph.loop.store, slave.broker.graph.tables.topics
+        store, topics = slave.store, slave.tables.topics
         await eventually_async(lambda: store.max_offset("T", 0) == 1 and topics.find("T") is not None)
         yield nameserver.address, master, slave
 
@@ -74,7 +74,7 @@ def test_without_a_master_any_replica_reads_what_the_slave_confirmed(
         async with pair(tmp_path, **settings) as (nameserver, master, slave):
             assert await asyncio.to_thread(read, nameserver) == [b"first"]
             may_flush = hang_disk(monkeypatch)
-            positions = slave.broker.graph.loop.store.positions
+            positions = slave.store.positions
             confirmed = positions.confirmed
             assert (await master.send("T", b"second")).code == 0
             await eventually_async(lambda: positions.written > confirmed)

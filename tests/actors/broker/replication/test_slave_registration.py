@@ -58,11 +58,11 @@ def test_ha_status_of_a_slave_names_its_master_and_the_end_of_its_log(tmp_path: 
 def test_change_of_role_replaces_the_registered_id(tmp_path: Path) -> None:
     async def story() -> None:
         async with registered_broker(tmp_path) as (nameserver, master), slave_of(master, tmp_path) as slave:
-            await master.broker.graph.role.become(Role.STOPPED, 1)
-            await slave.broker.graph.role.become(Role.MASTER, 1)
+            await master.role.become(Role.STOPPED, 1)
+            await slave.role.become(Role.MASTER, 1)
             assert await ids_of(nameserver, slave) == {0: slave.broker.address}
-            await slave.broker.graph.role.become(Role.SLAVE, 1)
-            await master.broker.graph.role.become(Role.MASTER, 1)
+            await slave.role.become(Role.SLAVE, 1)
+            await master.role.become(Role.MASTER, 1)
             assert await ids_of(nameserver, slave) == {0: master.broker.address, 2: slave.broker.address}
 
     run(story)

@@ -110,7 +110,7 @@ def outcome(
 
 def test_every_row_of_the_request_table_has_its_outcome_on_a_slave(tmp_path: Path) -> None:
     async def story(peer: Peer) -> None:
-        rows = peer.broker.graph.loop.requests.rows
+        rows = peer.loop.requests.rows
         assert rows.keys() >= {*map(int, BUSY | UNAVAILABLE | READS | REFUSED)}
         for code, row in rows.items():
             status, remark = outcome(row)
@@ -135,7 +135,7 @@ def test_every_row_of_the_request_table_has_its_outcome_on_a_slave(tmp_path: Pat
 
 def test_every_row_says_what_replicas_do_with_the_request(tmp_path: Path) -> None:
     async def story(peer: Peer) -> None:
-        rows = peer.broker.graph.loop.requests.rows
+        rows = peer.loop.requests.rows
         for code, row in rows.items():
             assert row.is_for_all is (code in FOR_ALL), code
             assert row.is_ack is (code in ACKS), code
@@ -150,7 +150,7 @@ def test_every_row_of_the_request_table_has_its_outcome_on_a_fenced_broker(tmp_p
     """If another process has the same store, reads are right; the log of another replica may differ."""
 
     async def story(peer: Peer) -> None:
-        for code, row in peer.broker.graph.loop.requests.rows.items():
+        for code, row in peer.loop.requests.rows.items():
             is_served, is_read = row.on_slave is OnSlave.SERVED, code in READS | OFFSETS
             refusal = ResponseCode.SERVICE_NOT_AVAILABLE
             assert outcome(row, Role.FENCED)[0] == (0 if is_served or is_read else refusal), code
@@ -163,7 +163,7 @@ def test_every_row_of_the_request_table_has_its_outcome_on_a_fenced_broker(tmp_p
 
 def test_slave_refuses_writes_with_the_address_of_its_master(tmp_path: Path) -> None:
     async def story(peer: Peer) -> None:
-        before = peer.broker.graph.loop.store.positions.written
+        before = peer.store.positions.written
         sent = await peer.send("T")
         assert sent.code == ResponseCode.SYSTEM_BUSY
         assert (sent.remark or "").startswith("[REJECTREQUEST]system busy")
@@ -171,7 +171,7 @@ def test_slave_refuses_writes_with_the_address_of_its_master(tmp_path: Path) -> 
         created = await peer.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, header.to_ext())
         assert created.code == ResponseCode.SERVICE_NOT_AVAILABLE
         assert "master of broker-a, which is not registered" in (created.remark or "")
-        assert peer.broker.graph.loop.store.positions.written == before
+        assert peer.store.positions.written == before
         assert (await peer.ask(RayMQRequestCode.DESCRIBE_BROKER)).code == 0
 
     with_broker(story, settings_of(tmp_path, role="slave"))
@@ -247,7 +247,7 @@ def test_slave_forwards_what_mqadmin_sends_to_all_replicas(tmp_path: Path) -> No
             registered_broker(tmp_path, replication="async") as (_, master),
             slave_of(master, tmp_path) as slave,
         ):
-            topics = master.broker.graph.tables.topics
+            topics = master.tables.topics
 
             async def delete(peer: Peer, **ext: str) -> RemotingCommand:
                 return await peer.ask(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "T", **ext})

@@ -34,7 +34,7 @@ def test_every_move_replaces_the_crc_of_the_record(tmp_path: Path, clock) -> Non
         await rounds(peer)
         await eventually_async(lambda: _is_delivered(peer))
 
-        store = peer.broker.graph.loop.store
+        store = peer.store
         log = bytes(store.log_bytes(0, store.positions.written))
         position = 0
         while position < len(log):

@@ -365,7 +365,7 @@ def test_compiled_sends_wait_for_the_flush(tmp_path: Path, monkeypatch: pytest.M
         sends = [
             asyncio.create_task(peer.ask(RequestCode.SEND_MESSAGE_V2, ext, b"waiting")) for _ in range(5)
         ]
-        positions = peer.broker.graph.loop.store.positions
+        positions = peer.store.positions
         await eventually_async(lambda: positions.waiting == 5)
         assert not any(each.done() for each in sends)
         may_flush.set()

@@ -26,7 +26,7 @@ def test_runs_are_refused_while_the_disk_hangs_and_accepted_afterwards(
         disk_resumes = hang_disk(monkeypatch)
         body = some_runs("T", {0: 2, 1: 1})
         waiting = [asyncio.create_task(send_runs(peer, body)) for _ in range(3)]
-        await eventually_async(lambda: peer.broker.graph.loop.store.positions.waiting == 3)
+        await eventually_async(lambda: peer.store.positions.waiting == 3)
         await peer.ask(RequestCode.GET_ALL_TOPIC_CONFIG)  # a turn has ended since
         refused = await send_runs(peer, body)
         assert refused.code == ResponseCode.SYSTEM_BUSY
@@ -45,9 +45,9 @@ def test_runs_that_waited_during_a_stall_are_refused(tmp_path: Path, monkeypatch
     async def story(peer: Peer) -> None:
         await peer.send("T")
         # All sends from now on count as having waited, however many turns pass.
-        peer.broker.graph.loop.lag.stop()
-        monkeypatch.setattr(peer.broker.graph.loop.admission, "end_turn", lambda: None)
-        peer.broker.graph.loop.admission.note_lag(1_500_000_000)
+        peer.loop.lag.stop()
+        monkeypatch.setattr(peer.loop.admission, "end_turn", lambda: None)
+        peer.loop.admission.note_lag(1_500_000_000)
         refused = await send_runs(peer, some_runs("T", {0: 1, 1: 1}))
         assert refused.code == ResponseCode.SYSTEM_BUSY
         assert (refused.remark or "").startswith("[PCBUSY_CLEAN_QUEUE]broker busy, start flow control")

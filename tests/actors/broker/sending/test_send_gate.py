@@ -30,7 +30,7 @@ SOURCES = {
 @pytest.mark.parametrize("source", SOURCES)
 def test_no_request_sends_while_a_source_has_closed_the_gate(tmp_path: Path, source: str) -> None:
     async def story(peer: Peer) -> None:
-        loop = peer.broker.graph.loop
+        loop = peer.loop
         store, rows = loop.store, loop.requests.rows
         senders = {row.code for row in rows.values() if row.cost is Cost.SEND}
         assert senders == {*SENDS, SENT_BACK}, "give a request of the new row in SENDS"
@@ -51,7 +51,7 @@ def test_no_request_sends_while_a_source_has_closed_the_gate(tmp_path: Path, sou
             assert response.code == SOURCES[source], response.remark
             assert "the test has closed it" in (response.remark or "")
         assert (store.positions.written, taken(peer.broker)) == (before, compiled)
-        assert "New" not in peer.broker.graph.tables.topics.table.topics
+        assert "New" not in peer.tables.topics.table.topics
         assert pushed == []
         store.gate.open(source)
         assert (await peer.send("T", properties=KEY)).code == ResponseCode.SUCCESS
@@ -63,7 +63,7 @@ def test_no_request_sends_while_a_source_has_closed_the_gate(tmp_path: Path, sou
 
 def test_what_one_source_opens_stays_closed_by_another(tmp_path: Path) -> None:
     async def story(peer: Peer) -> None:
-        gate = peer.broker.graph.loop.store.gate
+        gate = peer.store.gate
         gate.close(REPLICATION, "too few replicas")
         gate.close(DISK, "the disk is full")
         assert "the disk is full" in str((await peer.send("T")).remark)  # the more lasting reason

@@ -78,14 +78,14 @@ SENDS: dict[int, Callable[[str], tuple[dict[str, str], bytes]]] = {
 @pytest.mark.parametrize("topic", BROKER_ONLY)
 def test_no_request_sends_to_a_topic_of_the_broker(tmp_path: Path, topic: str) -> None:
     async def story(peer: Peer) -> None:
-        rows, store = peer.broker.graph.loop.requests.rows, peer.broker.graph.loop.store
+        rows, store = peer.loop.requests.rows, peer.store
         senders = {row.code for row in rows.values() if row.cost is Cost.SEND} - {SENT_BACK}
         assert senders == set(SENDS), "give a request of the new row in SENDS"
         pushed: list[RemotingCommand] = []
         waiting = requester(peer, 0, pushed)
         await waiting.heartbeat("requester", "G")
         before = store.positions.written
-        topics = set(peer.broker.graph.tables.topics.table.topics)
+        topics = set(peer.tables.topics.table.topics)
         for code, request in SENDS.items():
             response = await peer.ask(code, *request(topic))
             remark = response.remark or ""
@@ -102,7 +102,7 @@ def test_no_request_sends_to_a_topic_of_the_broker(tmp_path: Path, topic: str) -
         appended = msgpack.packb({"v": 1, "topic": topic, "queue": 0, "batch": BATCH})
         assert msgpack.unpackb(await peer.broker.handle.append(appended))["code"] == DENIED
         assert store.positions.written == before
-        assert set(peer.broker.graph.tables.topics.table.topics) == topics
+        assert set(peer.tables.topics.table.topics) == topics
         assert pushed == []
         await waiting.client.close()
 
@@ -142,8 +142,8 @@ def test_properties_of_a_client_redirect_no_message(tmp_path: Path, clock, prope
             assert (await peer.pull("T", offset, wait_ms=HOLD_MS)).code == 0
         assert [message.body for message in await every(peer, "T")] == [b"own"] * 2
         assert await every(peer, "RMQ_SYS_TRANS_OP_HALF_TOPIC") == []
-        assert "secret" not in peer.broker.graph.tables.topics.table.topics
-        assert ("secret", 7) not in set(peer.broker.graph.loop.store.queues())
+        assert "secret" not in peer.tables.topics.table.topics
+        assert ("secret", 7) not in set(peer.store.queues())
 
     with_broker(story, settings_of(tmp_path), clock)
 

@@ -118,7 +118,7 @@ def test_checks_go_to_live_producers_of_the_group_only(tmp_path: Path, clock) ->
             await first.until_received(1)
             await second.until_received(1)
             await second.peer.client.close()
-            clients = peer.broker.graph.groups.clients
+            clients = peer.groups.clients
             await eventually_async(lambda: len(list(clients.producers("PG"))) == 1)
             clock.advance(INTERVAL_MS)
             await check(peer)

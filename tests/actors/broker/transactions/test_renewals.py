@@ -64,11 +64,11 @@ def test_checks_leave_immune_half_messages_in_place(tmp_path: Path, clock) -> No
         properties = f"TRAN_MSG\x01true\x02CHECK_IMMUNITY_TIME_IN_SECONDS\x01{IMMUNE_S}\x02"
         for _ in range(5):
             await peer.send("T", bytes(4000), properties=properties, born_timestamp=clock.wall_ms())
-        written = peer.broker.graph.loop.store.positions.written
+        written = peer.store.positions.written
         for _ in range(10):
             clock.advance(60_000)
             await check(peer)
-        assert peer.broker.graph.loop.store.positions.written == written
+        assert peer.store.positions.written == written
         assert len(await every(peer, HALF)) == 5
         assert peer.broker.describe()["open_transactions"] == 5
         clock.advance(RESERVED_H * MS_PER_HOUR // 2)

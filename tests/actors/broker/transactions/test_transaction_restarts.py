@@ -138,7 +138,7 @@ def test_op_messages_of_every_release_are_read(tmp_path: Path, clock) -> None:
 
     async def before(peer: Peer) -> None:
         halves.extend([await begin(peer, b"%d" % number) for number in range(5)])
-        store = peer.broker.graph.loop.store
+        store = peer.store
         store.append(op_draft(b"0", clock.wall_ms(), bytes(8)))  # by RocketMQ 4.9
         store.append(op_draft(b"2,3,", clock.wall_ms(), bytes(8)))  # by RocketMQ 5.3
         store.append(op_draft(b"5,999,", clock.wall_ms(), bytes(8)))  # half messages that do not exist
@@ -159,8 +159,8 @@ def test_op_messages_of_every_release_are_read(tmp_path: Path, clock) -> None:
 
 def test_progress_is_saved_only_when_it_is_flushed(tmp_path: Path, clock) -> None:
     async def story(peer: Peer) -> None:
-        offsets = peer.broker.graph.tables.offsets
-        store = peer.broker.graph.loop.store
+        offsets = peer.tables.offsets
+        store = peer.store
         for number in range(3):
             await end(peer, await begin(peer, b"%d" % number), ROLLBACK)
         await begin(peer)

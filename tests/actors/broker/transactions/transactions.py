@@ -86,7 +86,7 @@ async def every(peer: Peer, topic: str, queue_id: int = 0) -> list[MessageExt]:
 
 async def settled(peer: Peer) -> None:
     """Wait until everything that the broker has appended, op messages included, is dispatched."""
-    loop = peer.broker.graph.loop
+    loop = peer.loop
     await asyncio.sleep(0)  # runs the scheduled append of op messages
 
     def is_dispatched() -> bool:

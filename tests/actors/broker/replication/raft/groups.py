@@ -210,7 +210,7 @@ class Group:
 
     def log_begin(self, replica: int) -> int:
         """The CommitLog offset at which the log of a replica begins."""
-        return self.peers[replica].broker.graph.loop.store.positions.min
+        return self.peers[replica].store.positions.min
 
     def isolate(self, replica: int) -> None:
         """Cut all links from and to a replica."""

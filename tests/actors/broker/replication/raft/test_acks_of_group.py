@@ -103,7 +103,7 @@ def test_reset_of_offsets_forgets_the_acks_at_all_replicas(tmp_path: Path) -> No
     async def story() -> None:
         async with Group(tmp_path) as group:
             leader, _ = await with_claims(group)
-            offsets = group.peers[leader].broker.graph.tables.offsets
+            offsets = group.peers[leader].tables.offsets
             assert offsets.acked.entries() == {"T@PopG@0@0": "a"}
             _, response = await group.of_leader(partial(reset, offset=0))
             assert response.code == ResponseCode.SUCCESS, response.remark

@@ -33,7 +33,7 @@ async def delete_topic(group: Group, topic: str = "T") -> int:
 
 def stored(group: Group, replica: int) -> dict[tuple[str, int], int]:
     """The queues of the topics of users, with their next offsets."""
-    store = group.peers[replica].broker.graph.loop.store
+    store = group.peers[replica].store
     return {queue: store.max_offset(*queue) for queue in store.queues() if not queue[0].startswith("rmq_sys")}
 
 
@@ -184,7 +184,7 @@ def test_deletion_that_cannot_be_logged_changes_nothing(
 
             with monkeypatch.context() as patch:
                 for each in range(3):
-                    patch.setattr(group.peers[each].broker.graph.loop.store, "append", full)
+                    patch.setattr(group.peers[each].store, "append", full)
                 response = await delete(group.peers[leader], "T")
                 assert response.code == ResponseCode.SYSTEM_ERROR
                 assert "the change is not replicated" in str(response.remark)

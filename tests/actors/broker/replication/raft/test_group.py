@@ -30,7 +30,7 @@ async def bodies(group: Group, replica: int, queue_id: int = 0) -> list[bytes]:
 
 
 def log_of(group: Group, replica: int) -> bytes:
-    store = group.peers[replica].broker.graph.loop.store
+    store = group.peers[replica].store
     data, end = b"", store.positions.written
     while len(data) < end:
         data += bytes(store.log_bytes(len(data), end - len(data)))
@@ -51,7 +51,7 @@ REASONS = {
 async def refuses_foreign_messages(group: Group) -> None:
     """A message with a lower term, one far ahead, or of a store that is no member, changes nothing."""
     peer, me, other = group.peers[0], group.members[0], group.members[1]
-    identity = peer.broker.graph.loop.store.identity.identity
+    identity = peer.store.identity.identity
     name = f"{identity.cluster}/{identity.broker}"
     log, term = log_of(group, 0)[: group.figure(0, "confirmed")], group.figure(0, "raft_term") + 1_000
     stranger = Member(1, "another-store")
@@ -86,7 +86,7 @@ async def reports_its_group(group: Group, leader: int) -> None:
     runtime = decode_kv_table((await group.peers[leader].ask(RequestCode.GET_BROKER_RUNTIME_INFO)).body)
     load = load_of(runtime, 0)
     assert (load.raft_active_voters, load.raft_voters, load.is_bare_majority) == (3, 3, False)
-    figures = {each.metric: each for each in group.peers[leader].broker.graph.figures}
+    figures = {each.metric: each for each in group.peers[leader].figures}
     assert figures.keys() > METRICS_OF_GROUPS
     lags = figures["raymq_raft_member_lag_bytes"].samples()
     assert {each.labels: each.value for each in lags} == {(str(each),): 0 for each in others}

@@ -34,7 +34,7 @@ async def fill(group: Group, count: int) -> int:
 
 def confirmed(group: Group, replica: int) -> bytes:
     """Return the confirmed bytes of a replica's log from its beginning on."""
-    store = group.peers[replica].broker.graph.loop.store
+    store = group.peers[replica].store
     data, begin, end = b"", store.positions.min, store.positions.confirmed
     while begin + len(data) < end:
         data += bytes(store.log_bytes(begin + len(data), end - begin - len(data)))
@@ -69,7 +69,7 @@ async def delete_files(group: Group, offset: int, caplog: pytest.LogCaptureFixtu
 
     await eventually_async(are_kept)
     for peer in group.peers.values():
-        peer.broker.graph.loop.store.retention.keep_from(lambda: None)
+        peer.store.retention.keep_from(lambda: None)
     await eventually_async(are_deleted)
 
 

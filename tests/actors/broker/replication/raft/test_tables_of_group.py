@@ -22,7 +22,7 @@ from tests.eventually import eventually_async
 
 def tables(group: Group, replica: int) -> dict[str, Any]:
     """What a replica has of the tables that the test changes."""
-    found = group.peers[replica].broker.graph.tables
+    found = group.peers[replica].tables
     topics, groups = found.topics.table.topics, found.groups.table.groups
     return {
         "topics": {name: topic.to_json() for name, topic in topics.items() if not name.startswith("rmq_sys")},
@@ -125,7 +125,7 @@ def test_a_full_set_is_logged_before_the_oldest_file_can_be_deleted(tmp_path: Pa
             for _ in range(9):
                 first = await group.send(bytes(10_000))
 
-            log = group.peers[first].broker.graph.loop.store
+            log = group.peers[first].store
             await eventually_async(lambda: b'"full":"begin"' in bytes(log.log_bytes(1 << 16, 1 << 16)))
 
     run(story)
