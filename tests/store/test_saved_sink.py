@@ -67,6 +67,20 @@ def test_start_after_a_kill_adds_what_the_file_lacks(stores, draft, drain):
     assert (sink.counts, sink.added) == ({"A": 40, "B": 40}, 20)
 
 
+def test_records_that_another_sink_lacks_are_not_added_twice(stores, draft, drain):
+    store = stores.open(sinks=[TopicCounts()])
+    fill(store, draft, 75)
+    drain(store)
+    make_checkpoint(store)
+    fill(store, draft, 10)  # after the state, but in the same batch of the next start
+    drain(store)
+    stores.kill(store, "killed")
+    sink, other = TopicCounts(), TopicCounts("other")
+    stores.open("killed", sinks=[sink, other])
+    assert (sink.added, other.added) == (10, 85)
+    assert sink.counts == other.counts
+
+
 def test_state_is_derived_again_if_the_log_has_lost_its_end(stores, draft, drain):
     store = stores.open(sinks=[TopicCounts()])
     fill(store, draft, 40)

@@ -10,7 +10,7 @@ import pytest
 
 from actors.broker.replication.raft.group_tables import GroupTables
 from actors.broker.replication.raft.meta_log import MetaLog
-from actors.broker.table_names import TOPIC
+from actors.broker.table_names import RESET, TOPIC
 from store.clock import SystemClock
 from store.message.record import RecordDraft
 from store.message_store import MessageStore
@@ -82,3 +82,16 @@ def test_next_leader_writes_a_full_set_although_its_log_has_one(leader: Leader) 
     leader.meta.take_over()
     leader.dispatch()
     assert leader.tables.full_from > first
+
+
+@pytest.mark.parametrize("leads", [True, False])
+def test_only_the_leader_keeps_resets_for_the_next_pull(leader: Leader, leads: bool) -> None:
+    """A pull at another replica must not take them."""
+    resets, copied = SimTopics(), SimTopics()
+    resets.put("T@CG", [[0, 5]])
+    log = MetaLog(leader.store, leader.tables, {RESET: resets}, lambda: True)
+    log.take_over()
+    assert log.log([(RESET, "T@CG")]) is None
+    leader.dispatch()
+    MetaLog(leader.store, GroupTables(), {RESET: copied}, lambda: leads)
+    assert copied.all() == ({"T@CG": [[0, 5]]} if leads else {})
