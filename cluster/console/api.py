@@ -14,7 +14,7 @@ from actors.bounds import Use
 from cluster.client.errors import ClientError
 from cluster.console.access import ConsoleAccess
 from cluster.console.api_errors import ApiError, api_error
-from cluster.console.changes import ConsoleChanges
+from cluster.console.changes import ChangeLog
 from cluster.console.console_settings import ConsoleSettings
 from cluster.console.guard import check_host_header, check_origin
 from cluster.console.lanes import WAITING, RequestLane
@@ -38,11 +38,7 @@ class Api:
     """The API as handlers of aiohttp."""
 
     def __init__(
-        self,
-        routes: Sequence[Route],
-        access: ConsoleAccess,
-        changes: ConsoleChanges,
-        settings: ConsoleSettings,
+        self, routes: Sequence[Route], access: ConsoleAccess, changes: ChangeLog, settings: ConsoleSettings
     ) -> None:
         self._routes = routes
         self._access = access

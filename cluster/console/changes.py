@@ -25,7 +25,7 @@ class ChangeRecord:
     failed: str | None
 
 
-class ConsoleChanges:
+class ChangeLog:
     """The last `KEPT` changes. Each is logged too, as `console_change`."""
 
     def __init__(self, clock: Clock) -> None:

@@ -22,7 +22,7 @@ from cluster.client import Admin
 from cluster.client.config import ClientConfig
 from cluster.console.access import ConsoleAccess
 from cluster.console.api import BODY_BYTES_MAX, Api
-from cluster.console.changes import ConsoleChanges
+from cluster.console.changes import ChangeLog
 from cluster.console.connections import CONNECTIONS, Connections
 from cluster.console.console_settings import ConsoleSettings
 from cluster.console.guard import add_headers
@@ -78,7 +78,7 @@ class ConsoleService:
         rights = Rights(self._admin)
         self._access = ConsoleAccess(self._nameservers, rights, clock, always=settings.login)
         self.sampler = Sampler(self._admin, clock)
-        self.changes = ConsoleChanges(clock)
+        self.changes = ChangeLog(clock)
         messages = MessageResources(clock, settings.bodies)
         self.routes = routes_of(
             OverviewResources(self.sampler, self.changes, rights, clock),

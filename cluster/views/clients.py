@@ -31,7 +31,7 @@ class Client:
 
 
 @dataclass(frozen=True, slots=True)
-class ConnectedClients:
+class Connected:
     """The connected clients; `groups_left_out` is the number of consumer groups that were not looked at."""
 
     clients: Sequence[Client]
@@ -96,7 +96,7 @@ def queue_owners(admin: Admin, group: str) -> list[QueueOwner]:
     return [QueueOwner(*key, owners.get(key), generations.get(key)) for key in found]
 
 
-def list_clients(admin: Admin) -> ConnectedClients:
+def list_clients(admin: Admin) -> Connected:
     """Return producers, and the members of the first GROUPS_MAX consumer groups. Raises `ClientError`."""
     found = [
         Client(each.client_id, "producer", group, each.remote_ip.lstrip("/"), each.language, each.version)
@@ -110,7 +110,7 @@ def list_clients(admin: Admin) -> ConnectedClients:
             Client(each.client_id, "consumer", group, each.client_addr, each.language, each.version)
             for each in (online.connections if online else ())
         ]
-    return ConnectedClients(found, max(len(groups) - GROUPS_MAX, 0))
+    return Connected(found, max(len(groups) - GROUPS_MAX, 0))
 
 
 def member_info(admin: Admin, group: str, client_id: str, *, stack: bool = False) -> dict[str, Any]:

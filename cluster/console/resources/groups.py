@@ -19,14 +19,7 @@ from cluster.console.routes import Name, Prepared, Short, plan, route
 from cluster.console.sampler import Sampler
 from cluster.counted import counted
 from cluster.views import offsets
-from cluster.views.clients import (
-    ConnectedClients,
-    MemberState,
-    QueueOwner,
-    list_clients,
-    member_state,
-    queue_owners,
-)
+from cluster.views.clients import Connected, MemberState, QueueOwner, list_clients, member_state, queue_owners
 from cluster.views.groups import GroupDetails, describe_group, list_groups, members_of
 from cluster.views.samples import stale_ms
 from cluster.views.times import date_of_position
@@ -113,7 +106,7 @@ class GroupResources:
         return GroupPage(details, retained, curves)
 
     @route("GET", "/clients")
-    def clients(self, admin: Admin) -> ConnectedClients:
+    def clients(self, admin: Admin) -> Connected:
         """Return the connected clients. Raises ClientError."""
         return list_clients(admin)
 

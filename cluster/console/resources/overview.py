@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from cluster.client import Admin
-from cluster.console.changes import ChangeRecord, ConsoleChanges
+from cluster.console.changes import ChangeLog, ChangeRecord
 from cluster.console.history import Curves, Span
 from cluster.console.resources.groups import GroupRow, since
 from cluster.console.rights import Rights
@@ -57,7 +57,7 @@ class OverviewResources:
     They are collected as another user, and shown to users that may see everything (`rights`).
     """
 
-    def __init__(self, sampler: Sampler, changes: ConsoleChanges, rights: Rights, clock: Clock) -> None:
+    def __init__(self, sampler: Sampler, changes: ChangeLog, rights: Rights, clock: Clock) -> None:
         self._rights = rights
         self._sampler = sampler
         self._changes = changes
