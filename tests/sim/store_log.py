@@ -430,6 +430,7 @@ class StoreLog:
         require_rebuild(self.path)
         if self.damage is not None:
             self.damage = (offset + len(records), self.damage[1])
+            self._deleted_damage = None  # it existed again, and is repaired
             self._clip_damage()
         return True
 
