@@ -223,6 +223,7 @@ class RaftDriver:
             if not self.is_leader:
                 self._broker.await_flush()  # so that it is acknowledged in this turn
             self._report_log()
+            self._arm()
 
     def _feed(self, message: Input) -> None:
         self._report_log()
@@ -254,7 +255,6 @@ class RaftDriver:
                 )
         if self.is_leader and (refusal := self._store.write_refusal) is not None:
             self._run(lambda: self.node.resign(refusal, self._now()))
-        self._arm()
 
     def _now(self) -> int:
         return self._clock.monotonic_ns() // NS_PER_MS
