@@ -28,6 +28,7 @@ class PaddedFile(MappedFile):
         self.path = path
         self.base = base
         self.size_bytes = size_bytes
+        self.end = base + size_bytes
         self._descriptor = -1
         memory = memoryview(mmap.mmap(-1, size_bytes))
         self._data_end = 0
