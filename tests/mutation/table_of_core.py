@@ -147,8 +147,8 @@ OF_ELECTIONS = (
     Mutation(
         "a message leaves before the term is saved",
         STATE,
-        "        self.save_if_changed()\n        self.effects.append(Send(to, message))",
-        "        self.effects.append(Send(to, message))",
+        "        self.save_if_changed()\n        self.effects.append(Post(to, message))",
+        "        self.effects.append(Post(to, message))",
     ),
     Mutation(
         "the loss of the leadership is not reported",

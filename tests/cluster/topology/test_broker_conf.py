@@ -213,4 +213,4 @@ def test_up_prints_ignored_settings_first(
 
 
 def _empty_result() -> launch.UpResult:
-    return launch.UpResult(Plan([], []), [], launch.Mode.STARTED)
+    return launch.UpResult(Plan([], []), [], launch.SessionMode.STARTED)
