@@ -26,8 +26,8 @@ from typing import Final, Protocol
 from weakref import WeakKeyDictionary
 
 from actors.bounds import AtLimit, Bound, Use
-from store.clock import NS_PER_MS, Clock
-from store.logs import get_logger
+from store.common.clock import NS_PER_MS, Clock
+from store.common.logs import get_logger
 
 _log = get_logger(__name__)
 

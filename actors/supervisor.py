@@ -16,8 +16,8 @@ from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any, Final
 
-from store.clock import NS_PER_MS, Clock
-from store.logs import get_logger
+from store.common.clock import NS_PER_MS, Clock
+from store.common.logs import get_logger
 
 _log = get_logger(__name__)
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from actors.remoting.signing import PRIVATE_MODE, Credentials, write_credentials
+from actors.wire.signing import PRIVATE_MODE, Credentials, write_credentials
 from tests.compat.raymq import RayMQ
 
 USER: Final = Credentials("producer", "producer-secret")

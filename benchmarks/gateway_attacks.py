@@ -26,7 +26,7 @@ from actors.gateway.proto.definition_pb2 import Code
 from actors.gateway.service import SERVICE
 from benchmarks.internals.options import bench_process
 from benchmarks.processes import anonymous_bytes
-from cluster.bench.result import percentile
+from cluster.lab.bench.result import percentile
 from tests.actors.gateway.attacks import CONNECTIONS, Attacker
 from tests.actors.gateway.gateways import CLIENT_ID, message
 

@@ -56,7 +56,7 @@ GOALS: Sequence[Goal] = (
     Goal("java-producer", "messages_per_s", floor=1.0, aim=None, pair="sync", flush="sync"),
 )
 PYTHON_LOADS = ("send-async", "pull-arrow")
-"""Loads of the Python client: benchmarks of `cluster.bench`, which only RayMQ can serve."""
+"""Loads of the Python client: benchmarks of `cluster.lab.bench`, which only RayMQ can serve."""
 
 
 @dataclass(frozen=True)

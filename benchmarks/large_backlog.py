@@ -2,9 +2,9 @@
 
     uv run python -m benchmarks.large_backlog [--bytes 8589934592] [--directory DIR] [--json]
 
-A broker stores flights as JSON (`cluster.demo.flights`), every body once, with `--bytes` bytes of bodies in
-all. The readers are a Spark executor with two cores and 1 GB of memory, and Ray Data with an object store of
-200 MB:
+A broker stores flights as JSON (`cluster.lab.demo.flights`), every body once, with `--bytes` bytes of bodies
+in all. The readers are a Spark executor with two cores and 1 GB of memory, and Ray Data with an object store
+of 200 MB:
 
     aggregate   Spark: typed columns, number of flights and mean delay by carrier
     sort        Spark: all bodies in order, which exceeds the memory and is spilled
@@ -34,14 +34,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from benchmarks.processes import anonymous_bytes, stop_broker
-from cluster.bench.broker import bench_root, running
-from cluster.bench.options import BenchFailed, BenchOptions
-from cluster.bench.sending import await_arrival, make_topic
 from cluster.client import Producer
-from cluster.demo.flights import ALL_FLIGHTS, as_messages, read_flights
-from cluster.session.environment import TOKEN_PATH_ENV
-from cluster.session.ray_session import SessionMode, Way, connect, disconnect
-from cluster.topology.topology_file import load_topology
+from cluster.control.session.environment import TOKEN_PATH_ENV
+from cluster.control.session.ray_session import SessionMode, Way, connect, disconnect
+from cluster.control.topology.topology_file import load_topology
+from cluster.lab.bench.broker import bench_root, running
+from cluster.lab.bench.options import BenchFailed, BenchOptions
+from cluster.lab.bench.sending import await_arrival, make_topic
+from cluster.lab.demo.flights import ALL_FLIGHTS, as_messages, read_flights
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

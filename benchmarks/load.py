@@ -11,9 +11,9 @@ from typing import Any
 import orjson
 import psutil
 
-from actors.remoting.clients.blocking import BlockingConnection
-from actors.remoting.codes import RayMQRequestCode, RequestCode, ResponseCode
-from actors.remoting.command import RemotingCommand
+from actors.transport.clients.blocking import BlockingConnection
+from actors.wire.codes import RayMQRequestCode, RequestCode, ResponseCode
+from actors.wire.command import RemotingCommand
 from benchmarks.processes import anonymous_bytes
 from cluster.client import Admin
 from tests.compat.build import JavaKit

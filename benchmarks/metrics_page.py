@@ -24,9 +24,9 @@ from pathlib import Path
 import uvloop
 
 from actors.broker.broker_settings import BrokerSettings
-from actors.broker.metrics.lags import LAGS_KEPT_MAX_NS
+from actors.broker.features.metrics.lags import LAGS_KEPT_MAX_NS
 from actors.broker.service import BrokerService
-from store.clock import SystemClock
+from store.common.clock import SystemClock
 from store.message.record import RecordDraft
 from store.store_settings import StoreSettings
 

@@ -8,7 +8,7 @@ from typing import Self
 
 import orjson
 
-from actors.remoting.codes import RequestCode
+from actors.wire.codes import RequestCode
 from tests.compat.build import JavaKit
 from tests.compat.peers import Deployment
 from tests.compat.replication.slave import ask

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import psutil
 
-from cluster.bench.broker import BenchCluster
-from cluster.bench.options import BenchFailed
+from cluster.lab.bench.broker import BenchCluster
+from cluster.lab.bench.options import BenchFailed
 
 STOP_TIMEOUT_S = 60.0
 

@@ -27,7 +27,7 @@ from actors.nameserver.nameserver_settings import NameserverSettings
 from actors.nameserver.service import NameserverService, build_nameserver
 from cluster.client import Admin, ClientError
 from cluster.client.transport.loop_thread import LoopThread
-from store.clock import SystemClock
+from store.common.clock import SystemClock
 from store.ownership.identity import read_name
 from store.store_errors import StoreError
 from tests.compat.build import JavaKit

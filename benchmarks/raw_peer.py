@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from actors.remoting.clients.blocking import BlockingConnection
-from actors.remoting.codes import ResponseCode
-from actors.remoting.command import RemotingCommand, encode_command
-from actors.remoting.remoting_errors import RemotingError
-from cluster.bench.options import BenchFailed
+from actors.transport.clients.blocking import BlockingConnection
+from actors.wire.codes import ResponseCode
+from actors.wire.command import RemotingCommand, encode_command
+from actors.wire.remoting_errors import RemotingError
+from cluster.lab.bench.options import BenchFailed
 
 TIMEOUT_MS = 30_000
 

@@ -14,8 +14,8 @@ from typing import Any, Self
 import yaml
 
 from benchmarks.processes import anonymous_bytes
+from cluster.control.session.ray_head import free_port, marked_processes, read_record
 from cluster.paths import HOME_ENV
-from cluster.session.ray_head import free_port, marked_processes, read_record
 from tests.compat.peers import Deployment
 
 BROKER_NAME = "broker-a"

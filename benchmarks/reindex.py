@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING
 from benchmarks.internals import machine
 from benchmarks.internals.options import InternalsOptions, log_pool
 from benchmarks.processes import stop_broker
-from cluster.bench.options import BenchFailed
-from cluster.bench.result import BenchResult, Run
-from cluster.bench.sending import filled_cluster
+from cluster.lab.bench.options import BenchFailed
+from cluster.lab.bench.result import BenchResult, Run
+from cluster.lab.bench.sending import filled_cluster
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

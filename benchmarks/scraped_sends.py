@@ -25,8 +25,8 @@ from typing import NamedTuple
 
 import uvloop
 
-from actors.remoting.codes import RequestCode
-from actors.remoting.hot_headers import SendMessageHeader
+from actors.wire.codes import RequestCode
+from actors.wire.hot_headers import SendMessageHeader
 from benchmarks.metrics_page import serving
 from benchmarks.raw_peer import RawPeer
 

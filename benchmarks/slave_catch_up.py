@@ -27,8 +27,8 @@ from pathlib import Path
 from benchmarks.internals.options import RECORD_OVERHEAD_BYTES
 from benchmarks.raw_peer import RawPeer
 from benchmarks.scraped_sends import BATCH, exchange, frames
-from cluster.bench.messages import MessagePool
-from cluster.bench.sending import fill, make_topic
+from cluster.lab.bench.messages import MessagePool
+from cluster.lab.bench.sending import fill, make_topic
 from tests.compat.raymq import RayMQ
 from tests.compat.replication.slave import Slave, log_bounds
 from tests.eventually import eventually

@@ -33,9 +33,9 @@ from benchmarks.load import LOADS, Figures, run_load
 from benchmarks.pairs import RocketMQPair, await_slave
 from benchmarks.raymq_on_ray import RayMQOnRay
 from benchmarks.versus_report import Report, print_goals, print_table, round_line
-from cluster.bench.options import BenchOptions
-from cluster.bench.registry import run_bench
-from cluster.bench.result import as_json
+from cluster.lab.bench.options import BenchOptions
+from cluster.lab.bench.registry import run_bench
+from cluster.lab.bench.result import as_json
 from tests.compat.build import RELEASES, JavaKit, java_kit
 from tests.compat.peers import Deployment
 from tests.compat.raymq import RayMQ

@@ -38,12 +38,12 @@ import grpc
 from actors.gateway.proto import definition_pb2 as shape
 from actors.gateway.proto import service_pb2 as rpc
 from actors.gateway.service import SERVICE
-from actors.remoting.codes import RequestCode
-from actors.remoting.hot_headers import PullMessageHeader, SendMessageHeader
+from actors.wire.codes import RequestCode
+from actors.wire.hot_headers import PullMessageHeader, SendMessageHeader
 from benchmarks.raw_peer import RawPeer
 from cluster.client import Admin, Message, PopConsumer, Producer
 from cluster.standalone import StandaloneCluster, StandaloneSettings
-from store.clock import SystemClock
+from store.common.clock import SystemClock
 from store.store_settings import StoreSettings
 from tests.actors.broker.replication.raft.groups import Group
 

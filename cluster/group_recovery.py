@@ -25,8 +25,8 @@ from actors.raft.bound_file import read_bound, write_bound
 from actors.raft.group_record import GROUP_TOPIC
 from actors.raft.members import Member, Members
 from actors.raft.term_file import TERM_FILE, TermFile
-from store.clock import Clock
 from store.commitlog.positions import ConfirmPolicy
+from store.common.clock import Clock
 from store.message.record import decode_record
 from store.message_store import MessageStore
 from store.ownership.identity import StoreName, read_name

@@ -20,25 +20,23 @@ from actors.broker.broker_settings import STOPPED
 from actors.host import ray_port
 from actors.host.ray_port import ActorMethodFailed, ActorNotFound, ActorUnavailable
 from actors.host.service_host import State
-from cluster.driver import fleet
-from cluster.driver.autoscaler import autoscaler, why_pending
-from cluster.driver.draining import Draining, find_broker
-from cluster.driver.driver import Driver, UpResult
-from cluster.driver.health import probe
-from cluster.driver.kinds import NAMESERVER
-from cluster.driver.launch_errors import LaunchFailed, LaunchRefused, refuse
-from cluster.driver.launch_report import ConsoleReport, Reporter
-from cluster.driver.majorities import lost_majorities
-from cluster.driver.migration import MemberChanges, migrate_broker
-from cluster.driver.placement import place
-from cluster.driver.plan import Running
-from cluster.driver.promotion import promote_replica
-from cluster.driver.scrape_targets import remove_target, write_targets
-from cluster.driver.specs import ActorSpec, creation_order
-from cluster.paths import home_of, only_one_driver
-from cluster.session.environment import EnvironmentInvalid
-from cluster.session.ray_head import HeadFailed, read_record, stop_head
-from cluster.session.ray_session import (
+from cluster.control import fleet
+from cluster.control.autoscaler import autoscaler, why_pending
+from cluster.control.draining import Draining, find_broker
+from cluster.control.driver import Driver, UpResult
+from cluster.control.health import probe
+from cluster.control.kinds import NAMESERVER
+from cluster.control.launch_errors import LaunchFailed, LaunchRefused, refuse
+from cluster.control.launch_report import ConsoleReport, Reporter
+from cluster.control.majorities import lost_majorities
+from cluster.control.migration import MemberChanges, migrate_broker
+from cluster.control.placement import place
+from cluster.control.plan import Running
+from cluster.control.promotion import promote_replica
+from cluster.control.scrape_targets import remove_target, write_targets
+from cluster.control.session.environment import EnvironmentInvalid
+from cluster.control.session.ray_head import HeadFailed, read_record, stop_head
+from cluster.control.session.ray_session import (
     SessionFailed,
     SessionMode,
     choose_way,
@@ -46,8 +44,10 @@ from cluster.session.ray_session import (
     is_connected,
     session,
 )
-from cluster.topology.topology import DEFAULT_NAMESPACE, Topology
-from cluster.topology.topology_file import TopologyError, load_with_source
+from cluster.control.specs import ActorSpec, creation_order
+from cluster.control.topology.topology import DEFAULT_NAMESPACE, Topology
+from cluster.control.topology.topology_file import TopologyError, load_with_source
+from cluster.paths import home_of, only_one_driver
 from cluster.views.replicas import RAFT_ROLES, RAFT_STATE
 
 ACTIVE = "active"

@@ -34,8 +34,8 @@ from actors.nameserver.service import build_nameserver
 from actors.rebalancer.rebalancer_settings import RebalancerSettings
 from actors.rebalancer.service import build_rebalancer
 from actors.supervisor import GiveUp
-from store.clock import Clock, SystemClock
-from store.logs import log_to_handler
+from store.common.clock import Clock, SystemClock
+from store.common.logs import log_to_handler
 from store.store_errors import StoreError
 from store.store_settings import StoreSettings
 

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from store.clock import Clock, SystemClock
+from store.common.clock import Clock, SystemClock
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ metadata                         the tables in `config/*.json`
 ownership                        identity and lock of a store
 disk                             file access that all kinds of files share
 kernels, message                 compiled loops, and the codecs that clients use too
+common                           what all packages share: clock, logs, models of settings, caches
 
 "The log" always means the CommitLog, and "derived files" are the files that can be rebuilt from it: consume
 queues and index. A physical offset is a CommitLog offset; a queue offset counts the messages of one queue.

@@ -4,17 +4,17 @@ from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from pathlib import Path
 
-from store.background import Executors, thread_pool
-from store.clock import Clock
 from store.commitlog.flush import FlushJob, LogFlush
 from store.commitlog.holes import Hole
 from store.commitlog.positions import Callback, ConfirmPolicy
+from store.common.background import Executors, thread_pool
+from store.common.clock import Clock
+from store.common.logs import get_logger
 from store.disk.disk_use import DiskProbe, disk_use
 from store.disk.files import explain, explained
 from store.dispatch.live_dispatch import LiveDispatch
 from store.dispatch.queue_sink import Arrival
 from store.dispatch.sink import DispatchSink
-from store.logs import get_logger
 from store.message.buffers import Buffer
 from store.message.hosts import Host
 from store.message.record import RecordDraft

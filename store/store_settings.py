@@ -8,9 +8,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator
 
+from store.common.live_settings import LIVE
+from store.common.settings_model import SettingsModel
 from store.consumequeue.unit import UNIT_BYTES
-from store.live_settings import LIVE
-from store.settings_model import SettingsModel
 
 _LEVELS = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
 _UNIT_MS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}

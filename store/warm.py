@@ -10,7 +10,7 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 
-from store.clock import SystemClock
+from store.common.clock import SystemClock
 from store.kernels import read
 from store.kernels.cache import remove_unused
 from store.message.batch import encode_batch

@@ -15,7 +15,7 @@ import structlog
 from hypothesis import HealthCheck, settings
 from xdist.remote import Producer
 
-from store import logs
+from store.common import logs
 from tests.eventually import TIME_SCALE
 from tests.process_logs import log_tails
 from tests.tiers import LANES, LaneScheduling, in_lane_order, is_repeatable, lane_of
@@ -138,7 +138,7 @@ def crashed_store(tmp_path: Path) -> Callable[[], RocketStore]:
 
 
 class ClockAtRest:
-    """Manual `store.clock.Clock`: its time changes only by `advance` and `set_wall_ms`."""
+    """Manual `store.common.clock.Clock`: its time changes only by `advance` and `set_wall_ms`."""
 
     def __init__(self, wall_ms: int = 1_700_000_000_000) -> None:
         self._wall_ms = wall_ms

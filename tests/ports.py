@@ -14,7 +14,7 @@ import tempfile
 from pathlib import Path
 from typing import BinaryIO
 
-from cluster.driver.preflight import check_port
+from cluster.control.preflight import check_port
 
 PORTS = (*range(20_000, 32_700), *range(61_010, 65_500))
 """Below and above the ephemeral ports of Linux (32768 to 60999), above those of Ray's workers (to 19999)."""

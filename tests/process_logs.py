@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from cluster.session.ray_head import temporary_directory
+from cluster.control.session.ray_head import temporary_directory
 
 TAIL_LINES = 200
 

@@ -19,13 +19,13 @@ from actors.nameserver.nameserver_settings import NameserverSettings
 from actors.nameserver.service import build_nameserver
 from actors.rebalancer.rebalancer_settings import RebalancerSettings
 from actors.rebalancer.service import build_rebalancer
-from actors.remoting.codes import RayMQRequestCode, RequestCode
-from actors.remoting.request import RequestRow
-from store.clock import SystemClock
+from actors.transport.request import RequestRow
+from actors.wire.codes import RayMQRequestCode, RequestCode
+from store.common.clock import SystemClock
 from tests.actors.broker.brokers import settings_of
 
 TESTS = Path(__file__).parent
-# Not `ast.parse`, which fails beside other threads that compile (CPython 3.11).
+# Not `tests.sources.parsed`, which takes longer than all the rest.
 CODE = re.compile(r"(?<![\w.])(?:RayMQ)?RequestCode\.([A-Z]\w*)")
 HEAD = """\
 # The remoting protocol: supported request codes

@@ -15,6 +15,8 @@ from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 
+from tests.sources import parsed
+
 REPO = Path(__file__).parent.parent
 FOLDERS = ("store", "actors", "cluster", "jobs")
 LOG_METHODS = {"debug", "info", "warning", "error", "exception"}
@@ -64,7 +66,7 @@ def sample(count: int, seed: int, kind: str) -> list[str]:
         f"{path.relative_to(REPO).as_posix()}:{line}\n{text}\n"
         for folder in FOLDERS
         for path in sorted((REPO / folder).rglob("*.py"))
-        for line, text in KINDS[kind](ast.parse(path.read_text()))
+        for line, text in KINDS[kind](parsed(path))
     ]
     return random.Random(seed).sample(found, min(count, len(found)))
 

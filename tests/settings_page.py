@@ -13,11 +13,11 @@ from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
 from actors.broker.broker_settings import BrokerSettings
-from actors.remoting.settings_text import rocketmq_key
-from cluster.driver.kinds import KINDS
-from cluster.topology.topology import ADDRESS_KEYS
-from store.live_settings import live_names
-from store.settings_model import SettingsModel
+from actors.wire.settings_text import rocketmq_key
+from cluster.control.kinds import KINDS
+from cluster.control.topology.topology import ADDRESS_KEYS
+from store.common.live_settings import live_names
+from store.common.settings_model import SettingsModel
 from store.store_settings import StoreSettings
 
 HEAD = """\

@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 import typer
 
-from actors.remoting.codes import RayMQRequestCode, RequestCode
+from actors.wire.codes import RayMQRequestCode, RequestCode
 from cluster.cli.main import build
-from store.live_settings import live_names
+from store.common.live_settings import live_names
 from tests import protocol_page
 from tests.settings_page import page, sections
+from tests.sources import parsed
 
 DOCS = Path(__file__).parent.parent / "docs"
 
@@ -155,7 +156,7 @@ def test_functions_named_by_message_path_page_exist() -> None:
 
 def defined_in(file: Path) -> set[str]:
     """Return the names of the classes, functions and methods (`Class.method`) that a file defines."""
-    body = ast.parse(file.read_text()).body
+    body = parsed(file).body
     kinds = ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
     top = [node for node in body if isinstance(node, kinds)]
     inner = [

@@ -9,17 +9,17 @@ from typing import Any
 
 import pytest
 
-from actors.broker.metadata.topics import Topics
-from actors.broker.role import Role
-from actors.broker.sending.interceptors import SendDraft
-from actors.remoting.codes import RequestCode, ResponseCode
-from actors.remoting.command import RemotingCommand
-from actors.remoting.headers import TopicHeader
-from actors.remoting.hot_headers import SendMessageHeader
-from actors.remoting.in_process import InProcessConnection
-from actors.remoting.server import RemotingServer
-from actors.remoting.table import RequestTable
-from cluster.driver.kinds import KINDS
+from actors.broker.core.metadata.topics import Topics
+from actors.broker.core.role import Role
+from actors.broker.core.sending.interceptors import SendDraft
+from actors.transport.in_process import InProcessConnection
+from actors.transport.server import RemotingServer
+from actors.transport.table import RequestTable
+from actors.wire.codes import RequestCode, ResponseCode
+from actors.wire.command import RemotingCommand
+from actors.wire.headers import TopicHeader
+from actors.wire.hot_headers import SendMessageHeader
+from cluster.control.kinds import KINDS
 from store.commitlog.positions import Positions
 from store.message.properties import encode_properties
 from store.message.record import RecordDraft, decode_records

@@ -24,10 +24,10 @@ from tests.eventually import LIMIT_S
 REPO = Path(__file__).parent.parent
 ON_RAY = "needs a cluster on Ray: tests/cluster/test_ray_*.py run these commands"
 OWN_FILE = "a file of the reader"
-MINUTES = "takes minutes: tests/benchmarks and tests/cluster/bench run it with less load"
+MINUTES = "takes minutes: tests/benchmarks and tests/cluster/lab/bench run it with less load"
 NOT_RUN = {
     # Beginnings of lines, or of blocks of Python.
-    "uv run raymq demo": "takes minutes: tests/cluster/demo/test_demo.py",
+    "uv run raymq demo": "takes minutes: tests/cluster/lab/demo/test_demo.py",
     "uv run pytest": "would run this test",
     r"(uv run )?raymq (up|down|status|restart|drain|promote|migrate|transfer|logs)\b": ON_RAY,
     "export RAY_AUTH_MODE": ON_RAY,

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.sources import parsed
+
 REPO = Path(__file__).parent.parent
 FUNCTION_LINES_MAX = 60
 FILE_LINES_MAX = 500
@@ -19,7 +21,7 @@ FOLDER_FILES_MAX = 30
 PARAMETERS_MAX = 7
 ATTRIBUTES_MAX = 15
 CODE_FOLDERS = ("cluster", "actors", "store", "jobs", "benchmarks")
-CONSOLES = ("cluster/cli/", "cluster/demo", "cluster/bench", "benchmarks/")
+CONSOLES = ("cluster/cli/", "cluster/lab/demo", "cluster/lab/bench", "benchmarks/")
 LEFTOVER = re.compile(r"#.*\b(TODO|FIXME|XXX|HACK)\b")
 MACHINE_PATH = re.compile(r"(?<![\w.{}])/(work|root|home)/[A-Za-z]")
 TEST_NAME_CHARACTERS_MAX = 80
@@ -58,7 +60,7 @@ def functions(tree: ast.Module) -> Iterator[ast.FunctionDef | ast.AsyncFunctionD
 @pytest.fixture(scope="module")
 def trees() -> Iterator[dict[Path, ast.Module]]:
     gc.disable()  # with it, more than half of the time is spent on looking for cycles in a million nodes
-    found = {path: ast.parse(path.read_text()) for path in python_files()}
+    found = {path: parsed(path) for path in python_files()}
     gc.freeze()
     gc.enable()
     yield found

@@ -17,10 +17,10 @@ from xdist.scheduler import LoadScopeScheduling
 
 LANES = {
     "ray": (
-        "tests/cluster/demo/test_demo",
+        "tests/cluster/lab/demo/test_demo",
         "tests/cluster/test_ray",
         "tests/cluster/test_several_nodes",
-        "tests/cluster/bench/test_benches.py::test_spark",
+        "tests/cluster/lab/bench/test_benches.py::test_spark",
         "tests/jobs/archive/test_undecodable_bodies",
         "tests/jobs/ray_data/test_example",
         "tests/jobs/ray_data/test_read_dataset",

@@ -18,9 +18,9 @@ import orjson
 
 from actors.access.users import RULES, USERS, AccessTable, count_rules
 from actors.bounds import Use
-from actors.remoting.signing import PRIVATE_MODE, CredentialsInvalid, check_private
+from actors.wire.signing import PRIVATE_MODE, CredentialsInvalid, check_private
+from store.common.logs import get_logger
 from store.disk.files import sync_directory
-from store.logs import get_logger
 from store.store_errors import StoreError
 
 _log = get_logger(__name__)

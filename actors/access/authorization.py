@@ -15,11 +15,11 @@ from actors.access.policies import Address, decide
 from actors.access.signatures import SignatureCheck
 from actors.access.users import User
 from actors.bounds import Use
-from actors.remoting.codes import ResponseCode, request_name
-from actors.remoting.remoting_errors import Refused
-from actors.remoting.request import RequestContext, TopicCheck
-from actors.remoting.signing import ACCESS_KEY, ON_BEHALF_OF, ON_BEHALF_OF_SOURCE, Signer
-from actors.remoting.targets import EVERY, Action, Resource, Target
+from actors.transport.request import RequestContext, TopicCheck
+from actors.wire.codes import ResponseCode, request_name
+from actors.wire.remoting_errors import Refused
+from actors.wire.signing import ACCESS_KEY, ON_BEHALF_OF, ON_BEHALF_OF_SOURCE, Signer
+from actors.wire.targets import EVERY, Action, Resource, Target
 from store.message.validate import DLQ_TOPIC_PREFIX, RETRY_TOPIC_PREFIX
 
 _OF_GROUP: Final = (RETRY_TOPIC_PREFIX, DLQ_TOPIC_PREFIX)

@@ -15,7 +15,7 @@ from threading import Lock
 
 from actors.access.signatures import packed_network
 from actors.bounds import AtLimit, Bound, Use
-from store.clock import NS_PER_MS, Clock
+from store.common.clock import NS_PER_MS, Clock
 
 OF_ADDRESS_MAX = 5
 """Failed logins of one address within WINDOW_MS, after which its logins are refused."""

@@ -20,10 +20,10 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final
 
-from actors.remoting.bodies.access import PolicyEntryInfo, PolicyInfo
-from actors.remoting.codes import ResponseCode
-from actors.remoting.remoting_errors import Refused
-from actors.remoting.targets import EVERY, Action, Resource, Target
+from actors.wire.bodies.access import PolicyEntryInfo, PolicyInfo
+from actors.wire.codes import ResponseCode
+from actors.wire.remoting_errors import Refused
+from actors.wire.targets import EVERY, Action, Resource, Target
 
 ALL: Final = "All"
 CUSTOM, DEFAULT = "Custom", "Default"

@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives.ciphers.aead import AESSIV
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
-from actors.remoting.signing import Credentials
+from actors.wire.signing import Credentials
 
 _KEY_BYTES: Final = 64
 _PURPOSE: Final = b"raymq users of a raft group"

@@ -1,6 +1,6 @@
 """SignatureCheck: accepts or refuses the signatures of requests, and slows down repeated failures.
 
-It also finds the requests whose response must be signed (`actors.remoting.signing`).
+It also finds the requests whose response must be signed (`actors.wire.signing`).
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ from functools import partial
 from typing import Final
 
 from actors.bounds import AtLimit, Bound, Use
-from actors.remoting.codes import ResponseCode
-from actors.remoting.connection import Connection
-from actors.remoting.remoting_errors import Refused
-from actors.remoting.request import RequestContext
-from actors.remoting.signing import PROOF, RECEIVER, SIGNATURE, Credentials, Signer, signed_ms
-from store.clock import NS_PER_MS, Clock
-from store.logs import get_logger
+from actors.transport.connection import Connection
+from actors.transport.request import RequestContext
+from actors.wire.codes import ResponseCode
+from actors.wire.remoting_errors import Refused
+from actors.wire.signing import PROOF, RECEIVER, SIGNATURE, Credentials, Signer, signed_ms
+from store.common.clock import NS_PER_MS, Clock
+from store.common.logs import get_logger
 
 _log = get_logger(__name__)
 

@@ -12,11 +12,11 @@ from msgspec import to_builtins
 
 from actors.access.policies import CUSTOM, Policies, ResourcePattern, merged, parse_policies, to_infos
 from actors.bounds import AtLimit, Bound
-from actors.remoting.bodies.access import TEXT_CHARS_MAX, AclInfo, UserInfo
-from actors.remoting.codes import ResponseCode
-from actors.remoting.json_fields import get_objects
-from actors.remoting.remoting_errors import Refused
-from actors.remoting.signing import Credentials, Signer
+from actors.wire.bodies.access import TEXT_CHARS_MAX, AclInfo, UserInfo
+from actors.wire.codes import ResponseCode
+from actors.wire.json_fields import get_objects
+from actors.wire.remoting_errors import Refused
+from actors.wire.signing import Credentials, Signer
 
 SUBJECT_PREFIX: Final = "User:"
 SUPER, NORMAL = "Super", "Normal"

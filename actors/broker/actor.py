@@ -10,8 +10,8 @@ from actors.host.node_address import located_settings
 from actors.host.ray_port import append, control, own_node_ip, read
 from actors.host.service_host import NotServing, Service
 from actors.host.shell import ActorShell
-from actors.remoting.codes import ResponseCode
-from actors.remoting.remoting_errors import Refused
+from actors.wire.codes import ResponseCode
+from actors.wire.remoting_errors import Refused
 
 if TYPE_CHECKING:
     from actors.broker.handle_api import HandleApi
@@ -29,7 +29,7 @@ class Broker(ActorShell):
         # Imported here: numba and the kernels take a second, which would delay the actor's constructor.
         from actors.broker.broker_settings import BrokerSettings
         from actors.broker.service import BrokerService
-        from store.clock import SystemClock
+        from store.common.clock import SystemClock
 
         node_ip = own_node_ip()
         settings = BrokerSettings.model_validate(located_settings(self._spec["settings"], node_ip))

@@ -12,8 +12,8 @@ from pydantic import AliasChoices, Field, model_validator
 
 from actors.host.cluster_access import AccessSettings
 from actors.host.metrics.endpoint import MetricsSettings
-from actors.remoting.settings_text import Addresses, HostName, Texts
-from store.live_settings import LIVE
+from actors.wire.settings_text import Addresses, HostName, Texts
+from store.common.live_settings import LIVE
 from store.message.hosts import split_address
 from store.store_settings import StoreSettings
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from actors.broker.broker_settings import BrokerSettings, broker_id_of
-from actors.remoting.settings_text import changes_by_field, names_by_key, settings_as_texts
+from actors.wire.settings_text import changes_by_field, names_by_key, settings_as_texts
 from store.store_settings import StoreSettings
 
 STORE_KEY = "store"

@@ -28,62 +28,62 @@ from actors.broker.admin.queue_file_requests import QueueFileRequests
 from actors.broker.admin.replica_requests import ReplicaRequests
 from actors.broker.admin.restart_requests import Restart, RestartRequests
 from actors.broker.admin.topic_admin import TopicAdmin
-from actors.broker.auth.access_requests import AccessRequests
-from actors.broker.auth.build_access import BrokerAccess, build_access
 from actors.broker.broker_settings import BrokerSettings, broker_id_of, raft_member
 from actors.broker.broker_settings_text import as_properties, by_field
 from actors.broker.build_loop import BrokerLoop, build_loop
-from actors.broker.capability import Capability, Feature
-from actors.broker.compat.new_topics import NewTopics
-from actors.broker.drain import BrokerDrain
-from actors.broker.group.assignments import Assignments
-from actors.broker.group.client_requests import ClientRequests
-from actors.broker.group.clients import Clients
-from actors.broker.group.group_progress import GroupProgress
-from actors.broker.group.offset_requests import OffsetRequests
-from actors.broker.group.popping_groups import PoppingGroups
-from actors.broker.group.queue_locks import LockFile, QueueLocks
-from actors.broker.group.rebalancer_link import RebalancerLink
+from actors.broker.core.auth.access_requests import AccessRequests
+from actors.broker.core.auth.build_access import BrokerAccess, build_access
+from actors.broker.core.capability import Capability, Feature
+from actors.broker.core.compat.new_topics import NewTopics
+from actors.broker.core.drain import BrokerDrain
+from actors.broker.core.group.assignments import Assignments
+from actors.broker.core.group.client_requests import ClientRequests
+from actors.broker.core.group.clients import Clients
+from actors.broker.core.group.group_progress import GroupProgress
+from actors.broker.core.group.offset_requests import OffsetRequests
+from actors.broker.core.group.popping_groups import PoppingGroups
+from actors.broker.core.group.queue_locks import LockFile, QueueLocks
+from actors.broker.core.group.rebalancer_link import RebalancerLink
+from actors.broker.core.identity import BrokerIdentity
+from actors.broker.core.loop.log_history import PastPositions
+from actors.broker.core.loop.queue_removal import QueueRemoval
+from actors.broker.core.metadata.tables import BrokerTables
+from actors.broker.core.metadata.topics import has_records_of_all
+from actors.broker.core.parts import BrokerGroups, BrokerParts
+from actors.broker.core.reading.pull import Puller
+from actors.broker.core.reading.queue_ends import EndResponses
+from actors.broker.core.reading.queue_reader import QueueReader
+from actors.broker.core.reading.queues import QueueQueries
+from actors.broker.core.reading.replica_choice import ReplicaChoice
+from actors.broker.core.registration import Registration
+from actors.broker.core.role import BrokerRole, Role, RoleService
+from actors.broker.core.sending.bulk_send import BulkSender
+from actors.broker.core.sending.gated import gated
+from actors.broker.core.sending.outstanding_requests import OtherBrokers, OutstandingRequests
+from actors.broker.core.sending.plain_sends import PlainSends
+from actors.broker.core.sending.replies import Replies
+from actors.broker.core.sending.responses import SendResponses
+from actors.broker.core.sending.send import Sender
+from actors.broker.core.sending.send_checks import SendChecks
+from actors.broker.core.sending.stored_properties import PropertyWriter
+from actors.broker.core.table_spec import TableSpec
 from actors.broker.handle_api import HandleApi
-from actors.broker.identity import BrokerIdentity
-from actors.broker.loop.log_history import PastPositions
-from actors.broker.loop.queue_removal import QueueRemoval
-from actors.broker.metadata.tables import BrokerTables
-from actors.broker.metadata.topics import has_records_of_all
-from actors.broker.parts import BrokerGroups, BrokerParts
-from actors.broker.reading.pull import Puller
-from actors.broker.reading.queue_ends import EndResponses
-from actors.broker.reading.queue_reader import QueueReader
-from actors.broker.reading.queues import QueueQueries
-from actors.broker.reading.replica_choice import ReplicaChoice
-from actors.broker.registration import Registration
-from actors.broker.replication.table_specs import TABLES, versions_of
-from actors.broker.role import BrokerRole, Role, RoleService
-from actors.broker.sending.bulk_send import BulkSender
-from actors.broker.sending.gated import gated
-from actors.broker.sending.outstanding_requests import OtherBrokers, OutstandingRequests
-from actors.broker.sending.plain_sends import PlainSends
-from actors.broker.sending.replies import Replies
-from actors.broker.sending.responses import SendResponses
-from actors.broker.sending.send import Sender
-from actors.broker.sending.send_checks import SendChecks
-from actors.broker.sending.stored_properties import PropertyWriter
-from actors.broker.table_spec import TableSpec
+from actors.broker.replication.tables.table_specs import TABLES, versions_of
 from actors.host.cluster_access import PROVE_ROW, cluster_client
 from actors.host.figures import Figure
 from actors.host.metrics.endpoint import MetricsEndpoint
 from actors.host.settings_requests import SettingsRequests
-from actors.remoting.client import RemotingClient
-from actors.remoting.clients.nameservers import Nameservers
-from actors.remoting.codes import RequestCode
-from actors.remoting.connection import Connection
-from actors.remoting.headers import RegisterBrokerHeader
-from actors.remoting.request import OnSlave, RequestRow, UserOf
-from actors.remoting.table import RequestTable
-from actors.remoting.targets import Action, on_cluster
 from actors.supervisor import Supervisor
-from store.clock import Clock
-from store.live_settings import Difference, LiveSettings
+from actors.transport.client import RemotingClient
+from actors.transport.clients.nameservers import Nameservers
+from actors.transport.connection import Connection
+from actors.transport.request import OnSlave, RequestRow, UserOf
+from actors.transport.table import RequestTable
+from actors.wire.codes import RequestCode
+from actors.wire.headers import RegisterBrokerHeader
+from actors.wire.targets import Action, on_cluster
+from store.common.clock import Clock
+from store.common.live_settings import Difference, LiveSettings
 from store.message.message_id import UniqKeyGenerator
 from store.message.message_queue import MessageQueue
 from store.message_store import MessageStore

@@ -5,28 +5,28 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from actors.broker.admission import Admission
 from actors.broker.broker_settings import BrokerSettings
-from actors.broker.counters import RequestCounters
-from actors.broker.loop.end_of_turn import EndOfTurn, ServerCalls
-from actors.broker.loop.flusher import Flusher
-from actors.broker.loop.log_end import LogEnd
-from actors.broker.loop.off_loop import OffLoop
-from actors.broker.loop.reads import Reads
-from actors.broker.loop.wait_registry import WaitRegistry
-from actors.broker.sending.acks import AckLimit, Acks
-from actors.broker.stats import BrokerStats
+from actors.broker.core.admission import Admission
+from actors.broker.core.counters import RequestCounters
+from actors.broker.core.loop.end_of_turn import EndOfTurn, ServerCalls
+from actors.broker.core.loop.flusher import Flusher
+from actors.broker.core.loop.log_end import LogEnd
+from actors.broker.core.loop.off_loop import OffLoop
+from actors.broker.core.loop.reads import Reads
+from actors.broker.core.loop.wait_registry import WaitRegistry
+from actors.broker.core.sending.acks import AckLimit, Acks
+from actors.broker.core.stats import BrokerStats
 from actors.host.cluster_tls import server_tls
 from actors.host.loop_lag import LoopLag
 from actors.ports import Ports
-from actors.remoting.chain import Step
-from actors.remoting.codes import ResponseCode
-from actors.remoting.limits import KEPT_BYTES, RemotingLimits
-from actors.remoting.server import RemotingServer
-from actors.remoting.table import RequestTable
-from store.clock import Clock
+from actors.transport.chain import Step
+from actors.transport.limits import KEPT_BYTES, RemotingLimits
+from actors.transport.server import RemotingServer
+from actors.transport.table import RequestTable
+from actors.wire.codes import ResponseCode
 from store.commitlog.confirm_policy import InSyncReplicas, confirm_policy
-from store.live_settings import LiveSettings
+from store.common.clock import Clock
+from store.common.live_settings import LiveSettings
 from store.message_store import Arrival, MessageStore
 
 

@@ -19,7 +19,7 @@ before the other fields.
 
 append    topic, batch; [queue = -1: the broker chooses, format = "rocketmq" | "arrow"]
           batch: RocketMQ's own batch encoding, or an Arrow IPC stream with a column `body` and, optionally,
-          `tags`, `keys` (strings) and `properties` (map of strings); see `actors.broker.arrow_batches`
+          `tags`, `keys` (strings) and `properties` (map of strings); see `core.sending.arrow_batches`
           → queue, offset (of the first message), count, ids (offset message ids), store_timestamp
 read      topic, queue, offset; [max_messages = 32, max_bytes = 256 KiB, wait_ms = 0, tags = "*", replica]
           → status (FOUND, NO_NEW_MESSAGE, NO_MATCHED_MESSAGE or OFFSET_MOVED), next_offset, min_offset,
@@ -40,14 +40,17 @@ from typing import Any
 import msgpack
 import orjson
 
-from actors.broker.arrow_batches import batch_of_arrow
-from actors.broker.metadata.consumer_offsets import NO_OFFSET
-from actors.broker.role import BrokerRole, Role
-from actors.remoting.chain import Step
-from actors.remoting.codes import RayMQRequestCode, RequestCode, ResponseCode
-from actors.remoting.command import MAX_FRAME_BYTES, RemotingCommand
-from actors.remoting.header import I64_MAX, Header
-from actors.remoting.headers import (
+from actors.broker.core.metadata.consumer_offsets import NO_OFFSET
+from actors.broker.core.role import BrokerRole, Role
+from actors.broker.core.sending.arrow_batches import batch_of_arrow
+from actors.transport.chain import Step
+from actors.transport.in_process import InProcessConnection
+from actors.transport.request import REMARK_CHARS_MAX, RequestContext
+from actors.transport.server import RemotingServer
+from actors.wire.codes import RayMQRequestCode, RequestCode, ResponseCode
+from actors.wire.command import MAX_FRAME_BYTES, RemotingCommand
+from actors.wire.header import I64_MAX, Header
+from actors.wire.headers import (
     AppendBatchHeader,
     AppendBatchResponse,
     OffsetResponse,
@@ -56,13 +59,10 @@ from actors.remoting.headers import (
     QueryConsumerOffsetHeader,
     TopicHeader,
 )
-from actors.remoting.in_process import InProcessConnection
-from actors.remoting.raymq_requests import SplitsBody
-from actors.remoting.remoting_errors import Closed, Refused, without_paths
-from actors.remoting.request import REMARK_CHARS_MAX, RequestContext
-from actors.remoting.server import RemotingServer
-from actors.remoting.signing import Credentials, CredentialsInvalid, Signer
-from store.clock import Clock
+from actors.wire.raymq_requests import SplitsBody
+from actors.wire.remoting_errors import Closed, Refused, without_paths
+from actors.wire.signing import Credentials, CredentialsInvalid, Signer
+from store.common.clock import Clock
 
 VERSION = 1
 REQUEST_BYTES_MAX = MAX_FRAME_BYTES

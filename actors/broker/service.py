@@ -11,22 +11,22 @@ from actors.access.access_file import RELOAD_MS
 from actors.broker.admin.restart_requests import Restart
 from actors.broker.broker_settings import VIP_PORT_DISTANCE, BrokerSettings
 from actors.broker.build import BuiltBroker, build_broker
-from actors.broker.capability import Feature
-from actors.broker.drain import BrokerDrain
-from actors.broker.features import built_in_features
+from actors.broker.core.capability import Feature
+from actors.broker.core.drain import BrokerDrain
+from actors.broker.core.identity import BrokerIdentity
+from actors.broker.core.reserved_port import reserve_port
+from actors.broker.core.role import Role
+from actors.broker.features.built_in import built_in_features
 from actors.broker.handle_api import HandleApi
-from actors.broker.identity import BrokerIdentity
-from actors.broker.reserved_port import reserve_port
-from actors.broker.role import Role
 from actors.host.cluster_tls import reload_tls
 from actors.host.descriptors import reserve_descriptors
 from actors.host.figures import described
 from actors.supervisor import GiveUp, Supervisor
-from store.clock import NS_PER_MS, Clock
 from store.commitlog.positions import ConfirmPolicy
+from store.common.clock import NS_PER_MS, Clock
+from store.common.live_settings import LiveSettings
+from store.common.logs import get_logger
 from store.disk.disk_use import DiskProbe, disk_use
-from store.live_settings import LiveSettings
-from store.logs import get_logger
 from store.message.hosts import Host
 from store.message_store import MessageStore
 from store.ownership.identity import StoreIdentity

@@ -21,17 +21,17 @@ from actors.gateway.grpc.calls import Call
 from actors.gateway.proto.definition_pb2 import Code, Resource
 from actors.gateway.statuses import RpcFailed
 from actors.gateway.topics import topic_name
-from actors.remoting.bodies.routes import ClusterInfo
-from actors.remoting.client import RemotingClient
-from actors.remoting.clients.nameservers import Nameservers
-from actors.remoting.codes import RayMQRequestCode, RequestCode, ResponseCode
-from actors.remoting.command import RemotingCommand
-from actors.remoting.raymq_requests import CheckUserHeader, encode_targets
-from actors.remoting.remoting_errors import Refused, RemotingError
-from actors.remoting.targets import Action, Target
-from actors.remoting.targets import Resource as Kind
-from store.clock import NS_PER_MS, Clock
-from store.logs import get_logger
+from actors.transport.client import RemotingClient
+from actors.transport.clients.nameservers import Nameservers
+from actors.wire.bodies.routes import ClusterInfo
+from actors.wire.codes import RayMQRequestCode, RequestCode, ResponseCode
+from actors.wire.command import RemotingCommand
+from actors.wire.raymq_requests import CheckUserHeader, encode_targets
+from actors.wire.remoting_errors import Refused, RemotingError
+from actors.wire.targets import Action, Target
+from actors.wire.targets import Resource as Kind
+from store.common.clock import NS_PER_MS, Clock
+from store.common.logs import get_logger
 
 _log = get_logger(__name__)
 

@@ -18,7 +18,7 @@ class Gateway(ActorShell):
         """Create the gateway service with the settings in the actor's spec."""
         from actors.gateway.gateway_settings import GatewaySettings
         from actors.gateway.service import GatewayService
-        from store.clock import SystemClock
+        from store.common.clock import SystemClock
 
         settings = GatewaySettings.model_validate(self._spec["settings"])
         return GatewayService(settings, SystemClock(), self.service_failed)

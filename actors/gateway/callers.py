@@ -17,9 +17,9 @@ from typing import Final, NamedTuple, Protocol
 
 from actors.gateway.proto.definition_pb2 import Code
 from actors.gateway.statuses import RpcFailed, check_length
-from actors.remoting.command import RemotingCommand
-from actors.remoting.header import CLIENT_ID_CHARS_MAX
-from actors.remoting.signing import ON_BEHALF_OF, ON_BEHALF_OF_SOURCE
+from actors.wire.command import RemotingCommand
+from actors.wire.header import CLIENT_ID_CHARS_MAX
+from actors.wire.signing import ON_BEHALF_OF, ON_BEHALF_OF_SOURCE
 from store.message.hosts import split_address
 
 _CLIENT_ID: Final = "x-mq-client-id"

@@ -41,16 +41,16 @@ from actors.gateway.receipts import ReceiptRenewals
 from actors.gateway.sends import TransactionId
 from actors.gateway.statuses import RpcFailed, check_count, check_length, ok, status_of
 from actors.gateway.topics import GatewayTopics, check_endpoints, topic_name
-from actors.remoting.bodies.groups import HeartbeatData
-from actors.remoting.client import RemotingClient
-from actors.remoting.codes import RequestCode
-from actors.remoting.command import RemotingCommand
-from actors.remoting.header import EXPRESSION_CHARS_MAX, ITEMS_MAX
-from actors.remoting.headers import CheckTransactionStateHeader
-from actors.remoting.remoting_errors import Refused, RemotingError
-from actors.remoting.request import RequestContext, RequestRow
-from actors.remoting.targets import Action, Target
-from store.logs import get_logger
+from actors.transport.client import RemotingClient
+from actors.transport.request import RequestContext, RequestRow
+from actors.wire.bodies.groups import HeartbeatData
+from actors.wire.codes import RequestCode
+from actors.wire.command import RemotingCommand
+from actors.wire.header import EXPRESSION_CHARS_MAX, ITEMS_MAX
+from actors.wire.headers import CheckTransactionStateHeader
+from actors.wire.remoting_errors import Refused, RemotingError
+from actors.wire.targets import Action, Target
+from store.common.logs import get_logger
 from store.message.compression import decompress
 from store.message.message import MessageExt
 from store.message.record import decode_record

@@ -43,7 +43,8 @@ from actors.gateway.proto.service_pb2 import (
 from actors.gateway.receipts import INVISIBLE_MS, RENEWAL_MS_MAX, Handle, ReceiptRenewals, Renewal
 from actors.gateway.statuses import RpcFailed, check_length, ok, status_of, status_of_all, status_of_handle
 from actors.gateway.topics import GatewayTopics, check_endpoints, topic_name
-from actors.remoting.bodies.pops import (
+from actors.transport.client import RemotingClient
+from actors.wire.bodies.pops import (
     INIT_MAX,
     AckMessageHeader,
     ChangeInvisibleTimeHeader,
@@ -51,14 +52,13 @@ from actors.remoting.bodies.pops import (
     PopMessageHeader,
     popped_messages,
 )
-from actors.remoting.bodies.routes import MASTER_ID, PERM_READ, PERM_WRITE
-from actors.remoting.client import RemotingClient
-from actors.remoting.codes import RequestCode, ResponseCode
-from actors.remoting.command import RemotingCommand
-from actors.remoting.headers import ConsumerSendMsgBackHeader
-from actors.remoting.remoting_errors import Refused, RemotingError
-from store.clock import Clock
-from store.logs import get_logger
+from actors.wire.bodies.routes import MASTER_ID, PERM_READ, PERM_WRITE
+from actors.wire.codes import RequestCode, ResponseCode
+from actors.wire.command import RemotingCommand
+from actors.wire.headers import ConsumerSendMsgBackHeader
+from actors.wire.remoting_errors import Refused, RemotingError
+from store.common.clock import Clock
+from store.common.logs import get_logger
 from store.message.compression import try_decompress
 from store.message.message import MessageExt
 from store.message.pop_records import Receipt, real_topic

@@ -7,7 +7,7 @@ from pydantic import Field
 from actors.host.cluster_access import AccessSettings
 from actors.host.metrics.endpoint import MetricsSettings
 from actors.memory_account import REQUEST_BYTES
-from actors.remoting.settings_text import Addresses, HostName
+from actors.wire.settings_text import Addresses, HostName
 
 
 class GatewaySettings(AccessSettings, MetricsSettings):

@@ -21,12 +21,12 @@ from actors.gateway.proto.definition_pb2 import (
 )
 from actors.gateway.statuses import RpcFailed
 from actors.gateway.topics import GatewayTopics, topic_name
-from actors.remoting.admin_headers import GroupHeader
-from actors.remoting.client import RemotingClient
-from actors.remoting.codes import RequestCode, ResponseCode
-from actors.remoting.command import RemotingCommand
-from actors.remoting.remoting_errors import Refused, RemotingError
-from store.clock import NS_PER_MS, Clock
+from actors.transport.client import RemotingClient
+from actors.wire.admin_headers import GroupHeader
+from actors.wire.codes import RequestCode, ResponseCode
+from actors.wire.command import RemotingCommand
+from actors.wire.remoting_errors import Refused, RemotingError
+from store.common.clock import NS_PER_MS, Clock
 from store.message.validate import check_group
 from store.store_errors import MessageInvalid
 

@@ -15,14 +15,14 @@ from actors.gateway.grpc.calls import Call
 from actors.gateway.proto.definition_pb2 import FilterType, Language, Settings
 from actors.gateway.statuses import RpcFailed
 from actors.gateway.topics import GatewayTopics, topic_name
-from actors.remoting.bodies.groups import CONSUME_POP, ConsumerData, HeartbeatData, SubscriptionData
-from actors.remoting.client import RemotingClient
-from actors.remoting.codes import RequestCode
-from actors.remoting.command import RemotingCommand
-from actors.remoting.headers import UnregisterClientHeader
-from actors.remoting.remoting_errors import Refused, RemotingError
-from store.clock import Clock
-from store.logs import get_logger
+from actors.transport.client import RemotingClient
+from actors.wire.bodies.groups import CONSUME_POP, ConsumerData, HeartbeatData, SubscriptionData
+from actors.wire.codes import RequestCode
+from actors.wire.command import RemotingCommand
+from actors.wire.headers import UnregisterClientHeader
+from actors.wire.remoting_errors import Refused, RemotingError
+from store.common.clock import Clock
+from store.common.logs import get_logger
 
 _log = get_logger(__name__)
 

@@ -31,7 +31,7 @@ from actors.gateway.proto.definition_pb2 import (
     Resource,
 )
 from actors.gateway.statuses import RpcFailed, check_count
-from actors.remoting.header import ITEMS_MAX
+from actors.wire.header import ITEMS_MAX
 from store.message.message import MessageExt
 from store.message.properties import MessageConst
 

@@ -18,7 +18,7 @@ from actors.bounds import AtLimit, Bound, Newest, Use
 from actors.gateway.callers import Caller
 from actors.gateway.proto.definition_pb2 import Code
 from actors.gateway.statuses import RpcFailed
-from store.clock import Clock
+from store.common.clock import Clock
 from store.message.pop_records import Receipt
 from store.store_errors import MessageInvalid
 

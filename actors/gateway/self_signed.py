@@ -19,8 +19,8 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from cryptography.x509.oid import NameOID
 
-from actors.remoting.tls.contexts import OwnCertificate
-from store.clock import Clock
+from actors.transport.tls.contexts import OwnCertificate
+from store.common.clock import Clock
 
 VALID: Final = timedelta(days=3650)
 CLOCK_SKEW: Final = timedelta(days=1)

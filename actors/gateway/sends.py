@@ -35,12 +35,12 @@ from actors.gateway.proto.service_pb2 import (
 )
 from actors.gateway.statuses import RpcFailed, broker_status, ok, status_of, status_of_all, status_of_handle
 from actors.gateway.topics import GatewayTopics, Topic, WriteQueue, topic_name
-from actors.remoting.client import RemotingClient
-from actors.remoting.codes import RequestCode, ResponseCode
-from actors.remoting.headers import EndTransactionHeader, RecallMessageHeader
-from actors.remoting.hot_headers import SendMessageHeader
-from actors.remoting.remoting_errors import Refused, RemotingError
-from store.clock import Clock
+from actors.transport.client import RemotingClient
+from actors.wire.codes import RequestCode, ResponseCode
+from actors.wire.headers import EndTransactionHeader, RecallMessageHeader
+from actors.wire.hot_headers import SendMessageHeader
+from actors.wire.remoting_errors import Refused, RemotingError
+from store.common.clock import Clock
 from store.message.message_id import decode_message_id
 from store.message.properties import properties_text
 from store.message.recall_handle import RecallHandle

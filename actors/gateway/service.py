@@ -32,14 +32,14 @@ from actors.host.figures import Figure, Kind, described
 from actors.host.metrics.endpoint import MetricsEndpoint
 from actors.memory_account import MemoryAccount
 from actors.ports import Ports
-from actors.remoting.clients.nameservers import Nameservers
-from actors.remoting.limits import RemotingLimits
-from actors.remoting.remoting_errors import Refused, RemotingError
-from actors.remoting.table import RequestTable
-from actors.remoting.targets import Action, Target
 from actors.supervisor import GiveUp, Supervisor
-from store.clock import Clock
-from store.logs import get_logger
+from actors.transport.clients.nameservers import Nameservers
+from actors.transport.limits import RemotingLimits
+from actors.transport.table import RequestTable
+from actors.wire.remoting_errors import Refused, RemotingError
+from actors.wire.targets import Action, Target
+from store.common.clock import Clock
+from store.common.logs import get_logger
 from store.message.hosts import join_address
 
 _log = get_logger(__name__)

@@ -7,8 +7,8 @@ from typing import Final
 
 from actors.gateway.proto.definition_pb2 import OK, Code, Status
 from actors.gateway.proto.service_pb2 import AckMessageResultEntry, SendResultEntry
-from actors.remoting.codes import ResponseCode
-from actors.remoting.remoting_errors import Refused, RemotingError, TimedOut, without_paths
+from actors.wire.codes import ResponseCode
+from actors.wire.remoting_errors import Refused, RemotingError, TimedOut, without_paths
 
 _OF_BROKER: Final[Mapping[int, Code]] = {
     ResponseCode.SYSTEM_BUSY: Code.TOO_MANY_REQUESTS,

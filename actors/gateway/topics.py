@@ -24,14 +24,14 @@ from actors.gateway.proto.definition_pb2 import (
 )
 from actors.gateway.proto.service_pb2 import QueryRouteRequest, QueryRouteResponse
 from actors.gateway.statuses import RpcFailed, check_count, check_length, ok
-from actors.remoting.bodies.routes import MASTER_ID, PERM_READ, PERM_WRITE, QueueData, TopicRouteData
-from actors.remoting.client import RemotingClient
-from actors.remoting.clients.nameservers import Nameservers
-from actors.remoting.codes import RequestCode
-from actors.remoting.command import RemotingCommand
-from actors.remoting.headers import TopicHeader
-from actors.remoting.remoting_errors import Refused, RemotingError
-from store.clock import NS_PER_MS, Clock
+from actors.transport.client import RemotingClient
+from actors.transport.clients.nameservers import Nameservers
+from actors.wire.bodies.routes import MASTER_ID, PERM_READ, PERM_WRITE, QueueData, TopicRouteData
+from actors.wire.codes import RequestCode
+from actors.wire.command import RemotingCommand
+from actors.wire.headers import TopicHeader
+from actors.wire.remoting_errors import Refused, RemotingError
+from store.common.clock import NS_PER_MS, Clock
 from store.message.validate import check_topic
 from store.store_errors import MessageInvalid
 

@@ -21,18 +21,18 @@ from pydantic import AliasChoices, Field
 from actors.access.signatures import SignatureCheck
 from actors.bounds import Use
 from actors.host.cluster_tls import TlsSettings, client_tls
-from actors.remoting.chain import Step
-from actors.remoting.client import RemotingClient, SigningClient
-from actors.remoting.clients.proofs import Demand
-from actors.remoting.codes import RayMQRequestCode, ResponseCode
-from actors.remoting.command import RemotingCommand
-from actors.remoting.remoting_errors import Refused
-from actors.remoting.request import Cost, OnSlave, RequestContext, RequestRow
-from actors.remoting.settings_text import Addresses
-from actors.remoting.signing import ACCESS_KEY, RECEIVER, CredentialsInvalid, Signer, read_credentials
-from actors.remoting.table import RequestTable
-from store.clock import Clock
-from store.logs import get_logger
+from actors.transport.chain import Step
+from actors.transport.client import RemotingClient, SigningClient
+from actors.transport.clients.proofs import Demand
+from actors.transport.request import Cost, OnSlave, RequestContext, RequestRow
+from actors.transport.table import RequestTable
+from actors.wire.codes import RayMQRequestCode, ResponseCode
+from actors.wire.command import RemotingCommand
+from actors.wire.remoting_errors import Refused
+from actors.wire.settings_text import Addresses
+from actors.wire.signing import ACCESS_KEY, RECEIVER, CredentialsInvalid, Signer, read_credentials
+from store.common.clock import Clock
+from store.common.logs import get_logger
 from store.store_errors import StoreError
 
 _log = get_logger(__name__)

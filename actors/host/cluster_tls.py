@@ -14,8 +14,9 @@ from typing import Literal, Self
 
 from pydantic import AliasChoices, Field, model_validator
 
-from actors.remoting.tls.authorities import check_separate
-from actors.remoting.tls.contexts import (
+from actors.supervisor import Supervisor
+from actors.transport.tls.authorities import check_separate
+from actors.transport.tls.contexts import (
     RELOAD_MS,
     ClientTls,
     OwnCertificate,
@@ -23,8 +24,7 @@ from actors.remoting.tls.contexts import (
     TlsContext,
     TlsInvalid,
 )
-from actors.supervisor import Supervisor
-from store.settings_model import SettingsModel
+from store.common.settings_model import SettingsModel
 from store.store_errors import StoreError
 
 

@@ -9,7 +9,7 @@ import resource
 from typing import Final
 
 from actors.ports import OTHERS, RESERVED, open_descriptors
-from store.logs import get_logger
+from store.common.logs import get_logger
 from store.store_errors import StoreError
 
 _log = get_logger(__name__)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from actors.host.figures import Figure, Histogram, Kind
-from store.clock import NS_PER_MS, Clock
+from store.common.clock import NS_PER_MS, Clock
 
 SAMPLE_MS: Final = 10
 BOUNDS_US: Final = tuple(round(100 * 1.25**step) for step in range(60))

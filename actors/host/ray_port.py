@@ -2,7 +2,7 @@
 
 This module has only calls of Ray, with deadlines, and makes no decisions. Functions import Ray when they are
 called, because Ray reads environment variables at its import, which must be set before
-(`cluster.session.environment`).
+(`cluster.control.session.environment`).
 """
 
 from __future__ import annotations

@@ -14,8 +14,8 @@ from typing import Any
 
 import orjson
 
+from store.common.logs import get_logger
 from store.disk.files import replace_file
-from store.logs import get_logger
 
 _log = get_logger(__name__)
 

@@ -26,7 +26,7 @@ import uvloop
 
 from actors.host import garbage
 from actors.host.code_version import code_version
-from store.logs import get_logger
+from store.common.logs import get_logger
 from store.store_errors import StoreError, StoreLocked
 
 Result = TypeVar("Result")

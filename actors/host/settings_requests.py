@@ -11,13 +11,13 @@ from typing import Any, Generic
 import orjson
 from pydantic import ValidationError
 
-from actors.remoting.codes import ResponseCode
-from actors.remoting.command import Buffer, RemotingCommand
-from actors.remoting.properties_text import encode_properties_text, parse_properties
-from actors.remoting.remoting_errors import Refused
-from actors.remoting.request import RequestContext
-from store.clock import Clock
-from store.live_settings import Difference, LiveSettings, Settings
+from actors.transport.request import RequestContext
+from actors.wire.codes import ResponseCode
+from actors.wire.command import Buffer, RemotingCommand
+from actors.wire.properties_text import encode_properties_text, parse_properties
+from actors.wire.remoting_errors import Refused
+from store.common.clock import Clock
+from store.common.live_settings import Difference, LiveSettings, Settings
 from store.message.data_version import DataVersion
 
 # Keys that RocketMQ's brokers and nameservers refuse to change by request.

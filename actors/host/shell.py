@@ -16,8 +16,8 @@ from actors.host.node_address import located_spec
 from actors.host.ray_port import Gauges, control, logs_folder, own_actor_id, own_node_ip
 from actors.host.saved_spec import SavedSpec, directory_of
 from actors.host.service_host import NotServing, Service, ServiceHost, State
-from store.live_settings import Difference, with_values
-from store.logs import get_logger, log_to_file
+from store.common.live_settings import Difference, with_values
+from store.common.logs import get_logger, log_to_file
 
 _log = get_logger(__name__)
 
@@ -43,7 +43,7 @@ RAY_GAUGES_INTERVAL_S: Final = 10.0
 class ActorShell:
     """Runs a service in a `ServiceHost`. A subclass creates the service and adds the methods of the handle.
 
-    `spec` is the driver's target state of this actor (`cluster.driver.plan.ActorSpec` as JSON). Changes of
+    `spec` is the driver's target state of this actor (`cluster.control.plan.ActorSpec` as JSON). Changes of
     live settings update it; the driver reads it by `raymq_status` and compares it with the topology.
     """
 

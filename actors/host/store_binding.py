@@ -14,7 +14,7 @@ from pathlib import Path
 import orjson
 
 from actors.host import ray_port
-from store.logs import get_logger
+from store.common.logs import get_logger
 from store.ownership.identity import read_name
 from store.store_errors import StoreError
 

@@ -16,10 +16,10 @@ from actors.access.authorization import Authentication, Authorization, Users
 from actors.bounds import Use, uses_of
 from actors.host.cluster_access import InnerUserOnly, Proving, inner_signer, signature_check
 from actors.nameserver.nameserver_settings import NameserverSettings
-from actors.remoting.chain import Step
-from actors.remoting.codes import RequestCode
-from actors.remoting.request import RequestContext
-from store.clock import Clock
+from actors.transport.chain import Step
+from actors.transport.request import RequestContext
+from actors.wire.codes import RequestCode
+from store.common.clock import Clock
 from store.store_errors import StoreError
 
 PUBLIC: Final = frozenset(

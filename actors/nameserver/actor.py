@@ -20,7 +20,7 @@ class Nameserver(ActorShell):
         """Create the nameserver's service from the settings in the actor's spec."""
         from actors.nameserver.nameserver_settings import NameserverSettings
         from actors.nameserver.service import build_nameserver
-        from store.clock import SystemClock
+        from store.common.clock import SystemClock
 
         settings = NameserverSettings.model_validate(self._spec["settings"])
         service = build_nameserver(settings, SystemClock(), self.service_failed)

@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from actors.bounds import AtLimit, Bound, Use
-from actors.remoting.codes import ResponseCode
-from actors.remoting.remoting_errors import Refused
-from store.json_file import JsonConfigFile
+from actors.wire.codes import ResponseCode
+from actors.wire.remoting_errors import Refused
+from store.common.json_file import JsonConfigFile
 from store.message.json_fields import table_entries
 
 CHARS_MAX: Final = 4 << 20

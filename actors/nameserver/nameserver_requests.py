@@ -9,7 +9,10 @@ from actors.host.settings_requests import SettingsRequests
 from actors.nameserver.kv_config import ORDER_TOPIC_CONFIG, KVConfig
 from actors.nameserver.nameserver_settings import NameserverSettings
 from actors.nameserver.route_table import Registrant, RouteTable
-from actors.remoting.bodies.routes import (
+from actors.transport.connection import Connection
+from actors.transport.request import Cost, RequestContext, RequestRow
+from actors.transport.table import RequestTable
+from actors.wire.bodies.routes import (
     DATA_VERSION_VALUES_MAX,
     RegisterBrokerBody,
     encode_data_version,
@@ -17,10 +20,9 @@ from actors.remoting.bodies.routes import (
     encode_topic_list,
     read_data_version,
 )
-from actors.remoting.codes import RequestCode, ResponseCode
-from actors.remoting.command import MAX_FRAME_BYTES, RemotingCommand
-from actors.remoting.connection import Connection
-from actors.remoting.headers import (
+from actors.wire.codes import RequestCode, ResponseCode
+from actors.wire.command import MAX_FRAME_BYTES, RemotingCommand
+from actors.wire.headers import (
     BrokerHeartbeatHeader,
     BrokerNameHeader,
     ClusterHeader,
@@ -34,12 +36,10 @@ from actors.remoting.headers import (
     RegisterBrokerResponse,
     UnregisterBrokerHeader,
 )
-from actors.remoting.json_fields import load_request
-from actors.remoting.remoting_errors import Refused
-from actors.remoting.request import Cost, RequestContext, RequestRow
-from actors.remoting.table import RequestTable
-from actors.remoting.targets import Action, Resource, on_cluster, on_every, on_topic
-from store.clock import NS_PER_MS, Clock
+from actors.wire.json_fields import load_request
+from actors.wire.remoting_errors import Refused
+from actors.wire.targets import Action, Resource, on_cluster, on_every, on_topic
+from store.common.clock import NS_PER_MS, Clock
 
 DECODED_ON_LOOP_BYTES = 64 * 1024
 """Longer registrations, and all compressed ones, are decoded in a thread."""

@@ -11,8 +11,8 @@ from pydantic import AliasChoices, Field
 
 from actors.host.cluster_access import AccessSettings
 from actors.host.metrics.endpoint import MetricsSettings
-from actors.remoting.settings_text import HostName, changes_by_field, settings_as_texts
-from store.live_settings import LIVE
+from actors.wire.settings_text import HostName, changes_by_field, settings_as_texts
+from store.common.live_settings import LIVE
 
 # Keys that RocketMQ's nameserver also reports, and that are not settings here.
 _CONSTANTS = {

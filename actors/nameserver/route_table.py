@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from actors.bounds import AtLimit, Bound, Use
-from actors.remoting.bodies.routes import (
+from actors.wire.bodies.routes import (
     MASTER_ID,
     PERM_READ,
     PERM_WRITE,
@@ -22,9 +22,9 @@ from actors.remoting.bodies.routes import (
     RegisterBrokerBody,
     TopicRouteData,
 )
-from actors.remoting.codes import ResponseCode
-from actors.remoting.remoting_errors import Refused
-from store.logs import get_logger
+from actors.wire.codes import ResponseCode
+from actors.wire.remoting_errors import Refused
+from store.common.logs import get_logger
 from store.message.data_version import DataVersion
 
 _log = get_logger(__name__)

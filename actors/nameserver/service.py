@@ -14,13 +14,13 @@ from actors.nameserver.kv_config import KVConfig
 from actors.nameserver.nameserver_requests import NameserverRequests
 from actors.nameserver.nameserver_settings import NameserverSettings, by_field, nameserver_properties
 from actors.nameserver.route_table import RouteTable
-from actors.remoting.connection import Connection
-from actors.remoting.limits import RemotingLimits
-from actors.remoting.server import RemotingServer
 from actors.supervisor import GiveUp, Supervisor
-from store.clock import Clock
-from store.live_settings import LiveSettings
-from store.logs import get_logger
+from actors.transport.connection import Connection
+from actors.transport.limits import RemotingLimits
+from actors.transport.server import RemotingServer
+from store.common.clock import Clock
+from store.common.live_settings import LiveSettings
+from store.common.logs import get_logger
 from store.message.hosts import join_address
 
 _log = get_logger(__name__)

@@ -20,8 +20,8 @@ from actors.raft.epoch_file import EPOCH_FILE_CHECKPOINT, FENCED_FILE, read_epoc
 from actors.raft.group_record import GROUP_TOPIC
 from actors.raft.members import Member, Members
 from actors.raft.term_file import TERM_FILE, TermFile
+from store.common.json_file import JsonConfigFile
 from store.disk.files import sync_directory
-from store.json_file import JsonConfigFile
 from store.ownership.divergence import DIVERGED_FILE
 from store.ownership.first_copy import COPYING_FILE
 from store.ownership.identity import StoreIdentity, StoreLock, StoreName, read_name

@@ -19,7 +19,7 @@ class Rebalancer(ActorShell):
         """Create the rebalancer service with the settings in the actor's spec."""
         from actors.rebalancer.rebalancer_settings import RebalancerSettings
         from actors.rebalancer.service import build_rebalancer
-        from store.clock import SystemClock
+        from store.common.clock import SystemClock
 
         settings = RebalancerSettings.model_validate(self._spec["settings"])
         return build_rebalancer(settings, SystemClock(), self.service_failed)

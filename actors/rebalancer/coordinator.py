@@ -14,19 +14,19 @@ from actors.rebalancer.generations import Generations
 from actors.rebalancer.group import Group
 from actors.rebalancer.rebalancer_settings import RebalancerSettings
 from actors.rebalancer.route_watch import RouteWatch
-from actors.remoting.bodies.groups import BROADCASTING, GroupMembers, HeartbeatData, SyncGroupRequest
-from actors.remoting.codes import RayMQRequestCode, ResponseCode
-from actors.remoting.command import RemotingCommand
-from actors.remoting.connection import Connection
-from actors.remoting.headers import ConsumerGroupHeader, ForwardHeartbeatHeader, ForwardUnregisterHeader
-from actors.remoting.remoting_errors import Refused
-from actors.remoting.request import BODY_BYTES_MAX, SYNC_BYTES_MAX, Cost, RequestContext, RequestRow
-from actors.remoting.slices import Steps
-from actors.remoting.table import RequestTable
-from actors.remoting.targets import Action, DecodedRequest, Resource, Target, on_group
 from actors.strategies import AllocateMessageQueueStrategy, make_strategy
-from store.clock import NS_PER_MS, Clock
-from store.logs import get_logger
+from actors.transport.connection import Connection
+from actors.transport.request import BODY_BYTES_MAX, SYNC_BYTES_MAX, Cost, RequestContext, RequestRow
+from actors.transport.slices import Steps
+from actors.transport.table import RequestTable
+from actors.wire.bodies.groups import BROADCASTING, GroupMembers, HeartbeatData, SyncGroupRequest
+from actors.wire.codes import RayMQRequestCode, ResponseCode
+from actors.wire.command import RemotingCommand
+from actors.wire.headers import ConsumerGroupHeader, ForwardHeartbeatHeader, ForwardUnregisterHeader
+from actors.wire.remoting_errors import Refused
+from actors.wire.targets import Action, DecodedRequest, Resource, Target, on_group
+from store.common.clock import NS_PER_MS, Clock
+from store.common.logs import get_logger
 
 _log = get_logger(__name__)
 

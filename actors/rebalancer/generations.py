@@ -8,8 +8,8 @@ generation that another rebalancer, or this one before its disk was lost, can ha
 from pathlib import Path
 from typing import Any, Final
 
-from store.clock import Clock
-from store.json_file import JsonConfigFile
+from store.common.clock import Clock
+from store.common.json_file import JsonConfigFile
 from store.message.json_fields import table_entries, typed
 
 BLOCK: Final = 100

@@ -29,11 +29,11 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from actors.rebalancer.self_assigning import SelfAssigning
-from actors.remoting.bodies.groups import AssignedQueue, GroupMembers, SyncGroupReply, SyncGroupRequest
-from actors.remoting.codes import ResponseCode
-from actors.remoting.remoting_errors import Refused
 from actors.strategies import AllocateMessageQueueStrategy, assign_queues
-from store.clock import NS_PER_MS
+from actors.wire.bodies.groups import AssignedQueue, GroupMembers, SyncGroupReply, SyncGroupRequest
+from actors.wire.codes import ResponseCode
+from actors.wire.remoting_errors import Refused
+from store.common.clock import NS_PER_MS
 from store.message.message_queue import MessageQueue
 from store.message.validate import RETRY_TOPIC_PREFIX
 

@@ -7,9 +7,9 @@ from pydantic import Field, field_validator
 
 from actors.host.cluster_access import AccessSettings
 from actors.host.metrics.endpoint import MetricsSettings
-from actors.remoting.settings_text import Addresses, HostName
 from actors.strategies import make_strategy
-from store.live_settings import LIVE
+from actors.wire.settings_text import Addresses, HostName
+from store.common.live_settings import LIVE
 
 
 class RebalancerSettings(AccessSettings, MetricsSettings):

@@ -7,11 +7,11 @@ meantime would only stop their consumers.
 
 from collections.abc import Iterable
 
-from actors.remoting.bodies.routes import TopicRouteData
-from actors.remoting.clients.nameservers import Nameservers
-from actors.remoting.remoting_errors import Refused, RemotingError
-from store.clock import NS_PER_MS, Clock
-from store.logs import get_logger
+from actors.transport.clients.nameservers import Nameservers
+from actors.wire.bodies.routes import TopicRouteData
+from actors.wire.remoting_errors import Refused, RemotingError
+from store.common.clock import NS_PER_MS, Clock
+from store.common.logs import get_logger
 from store.message.message_queue import MessageQueue
 
 _log = get_logger(__name__)

@@ -9,14 +9,14 @@ from actors.rebalancer.coordinator import GroupCoordinator
 from actors.rebalancer.generations import Generations
 from actors.rebalancer.rebalancer_settings import RebalancerSettings
 from actors.rebalancer.route_watch import RouteWatch
-from actors.remoting.client import RemotingClient
-from actors.remoting.clients.nameservers import Nameservers
-from actors.remoting.limits import CONNECTIONS
-from actors.remoting.server import RemotingServer
 from actors.supervisor import GiveUp, Supervisor
-from store.clock import Clock
-from store.live_settings import LiveSettings
-from store.logs import get_logger
+from actors.transport.client import RemotingClient
+from actors.transport.clients.nameservers import Nameservers
+from actors.transport.limits import CONNECTIONS
+from actors.transport.server import RemotingServer
+from store.common.clock import Clock
+from store.common.live_settings import LiveSettings
+from store.common.logs import get_logger
 from store.message.hosts import join_address
 
 _log = get_logger(__name__)

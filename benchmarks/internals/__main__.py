@@ -16,12 +16,12 @@ from typing import cast
 from rich.console import Console
 
 from benchmarks.internals.options import InternalsOptions
-from cluster.bench.bench_report import results_table
-from cluster.bench.options import Bench, BenchFailed
-from cluster.bench.registry import with_stolen_share
-from cluster.bench.result import BenchResult, as_json
 from cluster.client import ClientError
 from cluster.interrupts import interrupt_once
+from cluster.lab.bench.bench_report import results_table
+from cluster.lab.bench.options import Bench, BenchFailed
+from cluster.lab.bench.registry import with_stolen_share
+from cluster.lab.bench.result import BenchResult, as_json
 
 INTERNALS = {
     "machine": "Limits of the machine: memory, disk, sockets, interpreter.",

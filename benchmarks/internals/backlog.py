@@ -20,14 +20,14 @@ from benchmarks.internals.comparing import calm_median, compared
 from benchmarks.internals.machine import free_bytes
 from benchmarks.internals.options import InternalsOptions
 from benchmarks.processes import cpu_seconds, kill_broker, stop_broker
-from cluster.bench.broker import BenchCluster, bench_root, running
-from cluster.bench.messages import MessagePool
-from cluster.bench.options import BenchFailed
-from cluster.bench.pull_arrow import WORD, pull_once
-from cluster.bench.result import BenchResult, Run
-from cluster.bench.sending import await_arrival, make_topic, readable
-from cluster.bench.stolen import StolenShare
 from cluster.client import Admin, Producer, PullConsumer
+from cluster.lab.bench.broker import BenchCluster, bench_root, running
+from cluster.lab.bench.messages import MessagePool
+from cluster.lab.bench.options import BenchFailed
+from cluster.lab.bench.pull_arrow import WORD, pull_once
+from cluster.lab.bench.result import BenchResult, Run
+from cluster.lab.bench.sending import await_arrival, make_topic, readable
+from cluster.lab.bench.stolen import StolenShare
 from store.disk.files import sync_file_system
 from store.ownership.identity import read_name
 from store.recovery.summary import read_summary

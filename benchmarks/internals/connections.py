@@ -16,12 +16,12 @@ from benchmarks.internals.held_pulls import HELD_S
 from benchmarks.internals.options import InternalsOptions, bench_process
 from benchmarks.internals.waits import send_for
 from benchmarks.processes import anonymous_bytes
-from cluster.bench.broker import BenchCluster, bench_cluster
-from cluster.bench.options import BenchFailed
-from cluster.bench.result import BenchResult, Run
-from cluster.bench.sending import QUEUES, make_topic
-from cluster.bench.stolen import StolenShare
 from cluster.client import Admin, Producer
+from cluster.lab.bench.broker import BenchCluster, bench_cluster
+from cluster.lab.bench.options import BenchFailed
+from cluster.lab.bench.result import BenchResult, Run
+from cluster.lab.bench.sending import QUEUES, make_topic
+from cluster.lab.bench.stolen import StolenShare
 
 PULLS_PER_CONNECTION = 10
 BROKER = "broker-a"

@@ -17,17 +17,17 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack
 
-from actors.remoting.codes import RayMQRequestCode, RequestCode, ResponseCode
-from actors.remoting.headers import (
+from actors.wire.codes import RayMQRequestCode, RequestCode, ResponseCode
+from actors.wire.headers import (
     PullRecordsHeader,
     QueryMessageHeader,
     SearchOffsetHeader,
     TopicQueueHeader,
 )
-from actors.remoting.hot_headers import SendMessageHeader
-from actors.remoting.raymq_requests import CommitOffsetsBody, OffsetCommit
+from actors.wire.hot_headers import SendMessageHeader
+from actors.wire.raymq_requests import CommitOffsetsBody, OffsetCommit
 from benchmarks.raw_peer import RawPeer
-from cluster.bench.sending import QUEUES
+from cluster.lab.bench.sending import QUEUES
 
 PULL_BYTES = 1024 * 1024
 ROLL_BODY_BYTES = 256 * 1024

@@ -17,11 +17,11 @@ from typing import cast
 import uvloop
 
 from actors.broker.broker_settings import BrokerSettings
-from actors.broker.loop.wait_registry import suspend_ms
-from actors.remoting.codes import RequestCode
-from actors.remoting.command import PREFIX, RemotingCommand, encode_command
-from actors.remoting.hot_headers import PullMessageHeader
-from cluster.bench.sending import QUEUES
+from actors.broker.core.loop.wait_registry import suspend_ms
+from actors.wire.codes import RequestCode
+from actors.wire.command import PREFIX, RemotingCommand, encode_command
+from actors.wire.hot_headers import PullMessageHeader
+from cluster.lab.bench.sending import QUEUES
 
 REQUESTED_HOLD_MS = 15_000
 """Hold time that RocketMQ's consumers request (brokerSuspendMaxTimeMillis)."""

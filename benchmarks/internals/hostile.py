@@ -15,17 +15,17 @@ from collections.abc import Mapping
 from typing import Any
 
 from actors.host.loop_lag import longest_us
-from actors.remoting.codes import RequestCode
-from actors.remoting.hot_headers import SendMessageHeader
+from actors.wire.codes import RequestCode
+from actors.wire.hot_headers import SendMessageHeader
 from benchmarks.internals.hostile_inputs import INPUTS
 from benchmarks.internals.options import InternalsOptions, bench_process
 from benchmarks.processes import anonymous_bytes
 from benchmarks.raw_peer import RawPeer
-from cluster.bench.broker import BenchCluster, bench_cluster
-from cluster.bench.options import BenchFailed
-from cluster.bench.result import BenchResult, Run, percentile
-from cluster.bench.sending import make_topic
 from cluster.client import Admin
+from cluster.lab.bench.broker import BenchCluster, bench_cluster
+from cluster.lab.bench.options import BenchFailed
+from cluster.lab.bench.result import BenchResult, Run, percentile
+from cluster.lab.bench.sending import make_topic
 
 BROKER = "broker-a"
 TOPIC = "bench"

@@ -15,12 +15,12 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from actors.remoting.codes import RayMQRequestCode, RequestCode
-from actors.remoting.headers import CreateTopicHeader, PullRecordsHeader, QueryMessageHeader
-from actors.remoting.hot_headers import PullMessageHeader, SendMessageHeader
-from actors.remoting.raymq_requests import CommitOffsetsBody, OffsetCommit
+from actors.wire.codes import RayMQRequestCode, RequestCode
+from actors.wire.headers import CreateTopicHeader, PullRecordsHeader, QueryMessageHeader
+from actors.wire.hot_headers import PullMessageHeader, SendMessageHeader
+from actors.wire.raymq_requests import CommitOffsetsBody, OffsetCommit
 from benchmarks.raw_peer import RawPeer
-from cluster.bench.options import BenchFailed
+from cluster.lab.bench.options import BenchFailed
 from store.message.batch import encode_batch
 from store.message.message import Message
 from store.message.properties import encode_properties

@@ -24,12 +24,12 @@ from benchmarks.internals.disturbances import ROLL_BYTES_PER_S
 from benchmarks.internals.options import LOG_POOL_ROWS, RECORD_OVERHEAD_BYTES, InternalsOptions, bench_process
 from benchmarks.internals.waits import Sent, send_for
 from benchmarks.processes import anonymous_bytes, stop_broker
-from cluster.bench.broker import BenchCluster, bench_root, running
-from cluster.bench.messages import MessagePool
-from cluster.bench.options import BenchFailed
-from cluster.bench.result import BenchResult
-from cluster.bench.sending import fill, make_topic
 from cluster.client import Admin, Producer
+from cluster.lab.bench.broker import BenchCluster, bench_root, running
+from cluster.lab.bench.messages import MessagePool
+from cluster.lab.bench.options import BenchFailed
+from cluster.lab.bench.result import BenchResult
+from cluster.lab.bench.sending import fill, make_topic
 
 COLD_TOPIC = "cold"
 CONNECTIONS = 1000

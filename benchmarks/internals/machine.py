@@ -16,8 +16,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from cluster.bench.options import BenchOptions
-from cluster.bench.result import BenchResult, Run, percentile
+from cluster.lab.bench.options import BenchOptions
+from cluster.lab.bench.result import BenchResult, Run, percentile
 
 MIB = 1024 * 1024
 SMALL_APPEND_BYTES = 4096

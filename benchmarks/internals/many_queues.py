@@ -25,15 +25,15 @@ from benchmarks.internals.comparing import compared
 from benchmarks.internals.machine import free_bytes
 from benchmarks.internals.options import InternalsOptions, disk_bytes
 from benchmarks.processes import anonymous_bytes, stop_broker
-from cluster.bench.broker import BenchCluster, bench_root, running
-from cluster.bench.messages import MessagePool
-from cluster.bench.options import BenchFailed
-from cluster.bench.result import BenchResult, Run
-from cluster.bench.send_async import BODIES, send_concurrently
-from cluster.bench.sending import QUEUES, await_arrival, make_topic, readable, send_rounds
-from cluster.bench.stolen import StolenShare
 from cluster.client import Admin, Producer
 from cluster.client.aio import Producer as AsyncProducer
+from cluster.lab.bench.broker import BenchCluster, bench_root, running
+from cluster.lab.bench.messages import MessagePool
+from cluster.lab.bench.options import BenchFailed
+from cluster.lab.bench.result import BenchResult, Run
+from cluster.lab.bench.send_async import BODIES, send_concurrently
+from cluster.lab.bench.sending import QUEUES, await_arrival, make_topic, readable, send_rounds
+from cluster.lab.bench.stolen import StolenShare
 from store.recovery.opening import CONSUME_QUEUE
 
 TABLE_ROWS = 2_000_000

@@ -8,9 +8,9 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from cluster.bench.broker import SOURCE_ROOT
-from cluster.bench.messages import MessagePool
-from cluster.bench.options import BenchOptions
+from cluster.lab.bench.broker import SOURCE_ROOT
+from cluster.lab.bench.messages import MessagePool
+from cluster.lab.bench.options import BenchOptions
 
 LOG_POOL_ROWS = 250_000
 RECORD_OVERHEAD_BYTES = 165

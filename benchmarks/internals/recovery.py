@@ -12,10 +12,10 @@ from pathlib import Path
 
 from benchmarks.internals.options import InternalsOptions, log_pool
 from benchmarks.processes import stop_broker
-from cluster.bench.options import BenchFailed
-from cluster.bench.result import BenchResult, Run
-from cluster.bench.sending import filled_cluster
-from store.clock import SystemClock
+from cluster.lab.bench.options import BenchFailed
+from cluster.lab.bench.result import BenchResult, Run
+from cluster.lab.bench.sending import filled_cluster
+from store.common.clock import SystemClock
 from store.message_store import MessageStore
 from store.ownership.identity import read_name
 from store.recovery.opening import CHECKPOINT, CONSUME_QUEUE, INDEX, open_parts

@@ -10,10 +10,10 @@ import time
 from contextlib import closing
 from pathlib import Path
 
-from cluster.bench.broker import bench_root
-from cluster.bench.options import BenchFailed, BenchOptions
-from cluster.bench.result import BenchResult, Run
-from store.clock import SystemClock
+from cluster.lab.bench.broker import bench_root
+from cluster.lab.bench.options import BenchFailed, BenchOptions
+from cluster.lab.bench.result import BenchResult, Run
+from store.common.clock import SystemClock
 from store.message.hosts import Host
 from store.message.properties import encode_properties
 from store.message.record import RecordDraft

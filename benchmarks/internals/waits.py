@@ -10,9 +10,9 @@ import time
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from cluster.bench.result import Run, percentile
-from cluster.bench.stolen import stolen_s
 from cluster.client import Producer
+from cluster.lab.bench.result import Run, percentile
+from cluster.lab.bench.stolen import stolen_s
 
 SAMPLE_INTERVAL_S = 0.01
 """Resolution of the kernel's counter of stolen time. Reading it takes about 40 µs."""

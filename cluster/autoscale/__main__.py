@@ -12,13 +12,13 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from cluster.autoscale.experiments.experiment import Experiment, ExperimentError, load_experiment
-from cluster.autoscale.experiments.plots import PlotsUnavailable, library
-from cluster.autoscale.experiments.report import holds_text, measure_rows, number_text, write_report
-from cluster.autoscale.experiments.run import Trial
-from cluster.autoscale.experiments.simulation import simulate, simulate_fixed
-from cluster.autoscale.experiments.summary import Summary, deviations, summarize
 from cluster.interrupts import interrupt_once
+from cluster.lab.experiments.experiment import Experiment, ExperimentError, load_experiment
+from cluster.lab.experiments.plots import PlotsUnavailable, library
+from cluster.lab.experiments.report import holds_text, measure_rows, number_text, write_report
+from cluster.lab.experiments.run import Trial
+from cluster.lab.experiments.simulation import simulate, simulate_fixed
+from cluster.lab.experiments.summary import Summary, deviations, summarize
 
 EXIT_LIMIT_EXCEEDED = 1
 EXIT_INVALID = 2
@@ -103,7 +103,7 @@ def _measure(
 ) -> Summary:
     """Run the experiment with real brokers, then its baseline. Ctrl-C stops all processes."""
     # Imported here: a simulation needs no Ray.
-    from cluster.autoscale.experiments.measured import run_measured
+    from cluster.lab.experiments.measured import run_measured
     from cluster.launch import exiting_on_failures
 
     if output is not None and has_plots:

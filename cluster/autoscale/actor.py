@@ -34,7 +34,7 @@ class Autoscaler(ActorShell):
         def make_controller() -> Controller:
             from cluster.autoscale.controller import Controller, FleetLimits
             from cluster.autoscale.elastic_fleet import ElasticFleet
-            from cluster.topology.topology import Topology
+            from cluster.control.topology.topology import Topology
 
             topology = Topology.model_validate(given["topology"])
             limits = FleetLimits(settings.drain_timeout_s, settings.ignore_offline_groups, settings.dry_run)

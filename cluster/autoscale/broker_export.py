@@ -10,7 +10,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 from cluster.autoscale.controller import BrokerUnavailable
-from store.logs import get_logger
+from store.common.logs import get_logger
 
 _log = get_logger(__name__)
 

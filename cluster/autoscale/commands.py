@@ -15,14 +15,14 @@ from cluster.autoscale.autoscaler_settings import AutoscalerSettings
 from cluster.autoscale.controller import Controller, FleetLimits
 from cluster.autoscale.decisions import Decision
 from cluster.autoscale.elastic_fleet import ElasticFleet
-from cluster.driver import bindings, fleet
-from cluster.driver.kinds import AUTOSCALER
-from cluster.driver.launch_errors import LaunchRefused
-from cluster.driver.specs import Deployment
+from cluster.control import bindings, fleet
+from cluster.control.kinds import AUTOSCALER
+from cluster.control.launch_errors import LaunchRefused
+from cluster.control.session.ray_session import SessionMode, choose_way, is_connected, session
+from cluster.control.specs import Deployment
+from cluster.control.topology.topology import Topology
+from cluster.control.topology.topology_file import load_with_source
 from cluster.paths import home_of
-from cluster.session.ray_session import SessionMode, choose_way, is_connected, session
-from cluster.topology.topology import Topology
-from cluster.topology.topology_file import load_with_source
 
 TIMEOUT_S = 60.0
 """A call waits for the present tick of the controller."""

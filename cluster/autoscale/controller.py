@@ -20,8 +20,8 @@ from typing import Any, Protocol
 from cluster.autoscale.decisions import Decision, choose_victim, next_decision
 from cluster.autoscale.rules import Rules
 from cluster.autoscale.samples import DRAINING, RUNNING, STARTING, BrokerSample, BrokerState, FleetSample
-from cluster.driver.drain import Drain, DrainProgress, DrainStep
-from store.logs import get_logger
+from cluster.control.drain import Drain, DrainProgress, DrainStep
+from store.common.logs import get_logger
 
 HISTORY_S = 600.0
 """Seconds of samples that are kept, or twice the cool-down if that is longer."""
@@ -72,7 +72,7 @@ class Fleet(Protocol):
         """Create the elastic topics on a broker that serves."""
 
     def drain(self, name: str, step: str) -> DrainProgress:
-        """Send a drain step (`cluster.driver.fleet.drain`) to a broker and return its progress."""
+        """Send a drain step (`cluster.control.fleet.drain`) to a broker and return its progress."""
 
     def export(self, name: str) -> bool:
         """Export the messages of a drained broker, if that is wanted. Return False until it is finished."""

@@ -15,15 +15,15 @@ from cluster.autoscale.controller import BrokerUnavailable, Observed
 from cluster.autoscale.samples import BrokerSample
 from cluster.client import Admin
 from cluster.client.errors import ClientError
-from cluster.driver import bindings, fleet
-from cluster.driver.autoscaler import why_pending
-from cluster.driver.drain import DrainProgress
-from cluster.driver.kinds import make_specs
-from cluster.driver.plan import Running
-from cluster.driver.preflight import free_ports
-from cluster.driver.specs import ActorSpec, address
-from cluster.topology.topology import ElasticBrokers, Topology
-from cluster.topology.topology_file import Source
+from cluster.control import bindings, fleet
+from cluster.control.autoscaler import why_pending
+from cluster.control.drain import DrainProgress
+from cluster.control.kinds import make_specs
+from cluster.control.plan import Running
+from cluster.control.preflight import free_ports
+from cluster.control.specs import ActorSpec, address
+from cluster.control.topology.topology import ElasticBrokers, Topology
+from cluster.control.topology.topology_file import Source
 
 OBSERVE_TIMEOUT_S = 3.0
 STARTING_TIMEOUT_S = 0.3

@@ -14,7 +14,7 @@ from actors.host.metrics.endpoint import AUTOSCALER_PORT, CONNECTIONS, MetricsEn
 from cluster.autoscale.autoscaler_settings import AutoscalerSettings
 from cluster.autoscale.controller import Controller
 from cluster.autoscale.samples import DRAINING, RUNNING, STARTING
-from store.logs import get_logger
+from store.common.logs import get_logger
 
 Result = TypeVar("Result")
 

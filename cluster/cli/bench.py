@@ -11,7 +11,7 @@ from cluster.cli.console import EXIT_FAILED, EXIT_INTERRUPTED, Output
 from cluster.cli.options import NAMESERVER, Nameserver, examples
 
 if TYPE_CHECKING:
-    from cluster.bench.options import BenchOptions
+    from cluster.lab.bench.options import BenchOptions
 
 EPILOG = examples(
     "raymq bench list",
@@ -82,8 +82,8 @@ def command(
     Each benchmark starts its broker in a separate process on free ports, and deletes its files at the end.
     Only `omb` runs against a running cluster, of RayMQ or RocketMQ, and deletes its topics at the end.
     """
-    from cluster.bench.options import BenchOptions
-    from cluster.bench.registry import BENCHES
+    from cluster.lab.bench.options import BenchOptions
+    from cluster.lab.bench.registry import BENCHES
 
     if name == "list":
         rows = [{"name": each, "measures": line} for each, line in {**BENCHES, OMB: OMB_LINE}.items()]
@@ -99,7 +99,7 @@ def command(
 
 
 def _check(name: str, tls: Path | None, flush: str, body_bytes: int) -> None:
-    from cluster.bench.registry import ALL, BENCHES, WITH_TLS
+    from cluster.lab.bench.registry import ALL, BENCHES, WITH_TLS
 
     if name not in (*BENCHES, ALL, OMB):
         raise typer.BadParameter(
@@ -143,11 +143,11 @@ def _run_omb(workload: Path | None, nameservers: str, as_json: bool, client_jars
 
     from rich.console import Console
 
-    from cluster.bench.omb.load import run_omb
-    from cluster.bench.omb.workload import read_workload
-    from cluster.bench.options import BenchFailed
     from cluster.client.errors import ClientError
     from cluster.interrupts import interrupt_once
+    from cluster.lab.bench.omb.load import run_omb
+    from cluster.lab.bench.omb.workload import read_workload
+    from cluster.lab.bench.options import BenchFailed
 
     if workload is None:
         raise typer.BadParameter("omb needs a workload file", param_hint="WORKLOAD.yaml")
@@ -178,13 +178,13 @@ def _run(name: str, options: BenchOptions, as_json: bool) -> int:
 
     from rich.console import Console
 
-    from cluster.bench.bench_report import flush_ratios, results_table
-    from cluster.bench.options import BenchFailed
-    from cluster.bench.registry import run_named
-    from cluster.bench.result import as_json as json_line
     from cluster.client.errors import ClientError
     from cluster.interrupts import interrupt_once
-    from store.logs import log_to_handler
+    from cluster.lab.bench.bench_report import flush_ratios, results_table
+    from cluster.lab.bench.options import BenchFailed
+    from cluster.lab.bench.registry import run_named
+    from cluster.lab.bench.result import as_json as json_line
+    from store.common.logs import log_to_handler
 
     log_to_handler(logging.StreamHandler(sys.stderr), logging.WARNING)
     console, errors = Console(), Console(stderr=True)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from cluster.client import Admin
-    from cluster.driver.launch_report import Reporter
+    from cluster.control.launch_report import Reporter
 
 EXIT_FAILED, EXIT_REFUSED, EXIT_INTERRUPTED = 1, 2, 130
 
@@ -197,7 +197,7 @@ def reporting(*, dry_run: bool) -> Iterator[Reporter]:
     """Yield a report of progress for the terminal; of a dry run into a pipe, write it as JSON at the end."""
     from rich.console import Console
 
-    from cluster.driver.launch_report import ConsoleReport, PlanReport
+    from cluster.control.launch_report import ConsoleReport, PlanReport
 
     console = Console()
     if not dry_run or console.is_terminal:

@@ -33,7 +33,7 @@ def _run(flights: int, web_console: bool) -> int:
 
     from rich.console import Console
 
-    from cluster.demo.flights import FlightsNotInstalled, data_file
+    from cluster.lab.demo.flights import FlightsNotInstalled, data_file
 
     try:
         data_file()
@@ -41,9 +41,9 @@ def _run(flights: int, web_console: bool) -> int:
         print_error(str(error))
         return EXIT_REFUSED
 
-    from cluster.demo.cluster_up import DemoFailed
-    from cluster.demo.run import run_demo
-    from cluster.demo.stage import console_alone
+    from cluster.lab.demo.cluster_up import DemoFailed
+    from cluster.lab.demo.run import run_demo
+    from cluster.lab.demo.stage import console_alone
     from cluster.launch import Failures, Refusals
 
     # Also if a shell started this process in the background with SIGINT ignored: always clean up.

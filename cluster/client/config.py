@@ -10,10 +10,10 @@ from pathlib import Path
 from types import UnionType
 from typing import TYPE_CHECKING, Literal, get_args
 
-from actors.remoting.clients.proofs import RequestSigner, client_signer
-from actors.remoting.signing import Credentials, CredentialsInvalid, read_credentials
-from actors.remoting.tls.contexts import ClientTls
 from actors.strategies import make_strategy
+from actors.transport.clients.proofs import RequestSigner, client_signer
+from actors.transport.tls.contexts import ClientTls
+from actors.wire.signing import Credentials, CredentialsInvalid, read_credentials
 from cluster.client.errors import ConfigInvalid
 from cluster.client.times import check_plausible
 from cluster.client.tls import TlsConfig
@@ -70,7 +70,7 @@ class ClientConfig:
         access_key: Name of the user as which requests are signed, if the brokers require authentication.
         secret_key: Secret key of this user; it is not part of the repr. Without both keys, the environment
             variable RAYMQ_CREDENTIALS may name a file that contains them (`raymq user credentials`).
-        signature: "raymq": requests are signed with their code, fields and time (`actors.remoting.signing`).
+        signature: "raymq": requests are signed with their code, fields and time (`actors.wire.signing`).
             "rocketmq": RocketMQ's signature, which its brokers require. Empty: the environment variable
             RAYMQ_SIGNATURE, else "raymq".
         tls: TLS settings of the connections. None: the environment variables RAYMQ_TLS_CA,

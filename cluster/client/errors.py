@@ -24,8 +24,8 @@ from contextlib import contextmanager
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-from actors.remoting.codes import ResponseCode
-from actors.remoting.remoting_errors import Refused, RemotingError
+from actors.wire.codes import ResponseCode
+from actors.wire.remoting_errors import Refused, RemotingError
 
 if TYPE_CHECKING:
     from store.message.message_queue import MessageQueue

@@ -14,10 +14,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from actors.remoting.command import RemotingCommand
-from actors.remoting.remoting_errors import RemotingError
+from actors.wire.command import RemotingCommand
+from actors.wire.remoting_errors import RemotingError
 from cluster.client.results import SendResult, TableReceipt
-from store.logs import get_logger
+from store.common.logs import get_logger
 from store.message.message import Message, MessageExt
 from store.message.message_queue import MessageQueue
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from actors.remoting.bodies.groups import SubscriptionData
+from actors.wire.bodies.groups import SubscriptionData
 from cluster.client.errors import ConfigInvalid
 
 

@@ -23,9 +23,9 @@ from contextlib import contextmanager
 from contextvars import Token
 from typing import TYPE_CHECKING, Final
 
-from actors.remoting.codes import RayMQRequestCode, RequestCode, ResponseCode
-from actors.remoting.command import RemotingCommand
-from actors.remoting.remoting_errors import RemotingError
+from actors.wire.codes import RayMQRequestCode, RequestCode, ResponseCode
+from actors.wire.command import RemotingCommand
+from actors.wire.remoting_errors import RemotingError
 from cluster.client.hooks import ConsumeContext, SendContext
 from cluster.client.results import SendResult
 from cluster.client.transport.plain_requests import count_records

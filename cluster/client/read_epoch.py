@@ -1,6 +1,6 @@
 """ReadEpoch: the epoch of a log that a saved or a running position belongs to."""
 
-from actors.remoting.raymq_requests import FROM_OTHER, GROUP_EPOCH
+from actors.wire.raymq_requests import FROM_OTHER, GROUP_EPOCH
 
 
 class ReadEpoch:

@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from actors.remoting.tls.contexts import ClientTls, OwnCertificate, TlsInvalid
+from actors.transport.tls.contexts import ClientTls, OwnCertificate, TlsInvalid
 from cluster.client.errors import ConfigInvalid
 
 TLS_CA_ENV = "RAYMQ_TLS_CA"

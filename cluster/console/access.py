@@ -15,8 +15,8 @@ from cluster.client.config import ClientConfig
 from cluster.client.errors import ClientError, PermissionDenied
 from cluster.console.api_errors import ApiError
 from cluster.console.rights import Rights
-from store.clock import NS_PER_MS, Clock
-from store.logs import get_logger
+from store.common.clock import NS_PER_MS, Clock
+from store.common.logs import get_logger
 
 _log = get_logger(__name__)
 

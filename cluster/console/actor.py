@@ -18,7 +18,7 @@ class Console(ActorShell):
         """Create the console with the settings in the actor's spec."""
         from cluster.console.console_settings import ConsoleSettings
         from cluster.console.service import ConsoleService
-        from store.clock import SystemClock
+        from store.common.clock import SystemClock
 
         return ConsoleService(ConsoleSettings.model_validate(self._spec["settings"]), SystemClock())
 

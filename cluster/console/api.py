@@ -21,7 +21,7 @@ from cluster.console.lanes import WAITING, RequestLane
 from cluster.console.openapi import PREFIX, document
 from cluster.console.rights import no_broker
 from cluster.console.routes import ChangeDone, ListPart, Route, parse
-from store.logs import get_logger
+from store.common.logs import get_logger
 from store.store_errors import MessageInvalid
 
 _log = get_logger(__name__)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from actors.remoting.remoting_errors import without_paths
+from actors.wire.remoting_errors import without_paths
 from cluster.client.errors import (
     BrokerBusy,
     BrokerRefused,

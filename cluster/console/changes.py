@@ -6,8 +6,8 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from store.clock import Clock
-from store.logs import get_logger
+from store.common.clock import Clock
+from store.common.logs import get_logger
 
 _log = get_logger(__name__)
 

@@ -11,8 +11,8 @@ from aiohttp import web
 
 from actors.bounds import AtLimit, Bound, Use
 from actors.ports import NEVER_ASKED_NS, Ports
-from store.clock import NS_PER_MS
-from store.logs import get_logger
+from store.common.clock import NS_PER_MS
+from store.common.logs import get_logger
 
 _log = get_logger(__name__)
 

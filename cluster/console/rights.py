@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from cluster.client import Admin
 from cluster.client.errors import ClientError, PermissionDenied
 from cluster.console.api_errors import ApiError
-from store.logs import get_logger
+from store.common.logs import get_logger
 
 _log = get_logger(__name__)
 

@@ -12,7 +12,7 @@ from cluster.client import Admin
 from cluster.console.history import Curves, History
 from cluster.views.offsets import known_sum
 from cluster.views.samples import ClusterState, take_sample
-from store.clock import NS_PER_MS, Clock
+from store.common.clock import NS_PER_MS, Clock
 
 TOPICS_PER_SAMPLE = 100
 FOLLOWED = Bound("console_curves", 200, AtLimit.REFUSE, "Topics, or groups, whose history is kept.")

@@ -37,8 +37,8 @@ from cluster.console.rights import Rights
 from cluster.console.routes import routes_of
 from cluster.console.sampler import Sampler
 from cluster.console.static_files import StaticFiles
-from store.clock import Clock, SystemClock
-from store.logs import get_logger
+from store.common.clock import Clock, SystemClock
+from store.common.logs import get_logger
 from store.message.hosts import join_address
 from store.store_errors import StoreError
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from actors.remoting.bodies.access import AclInfo
+    from actors.wire.bodies.access import AclInfo
     from cluster.client import Admin
 
 

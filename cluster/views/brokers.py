@@ -10,7 +10,7 @@ from cluster.views.replicas import RAFT_STATE, Replica, roles_of
 
 if TYPE_CHECKING:
     from cluster.client import Admin
-    from store.clock import Clock
+    from store.common.clock import Clock
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,8 +10,8 @@ from cluster.views.offsets import QueueProgress, known_sum, progress_in
 from store.message.validate import RETRY_TOPIC_PREFIX, is_system_group
 
 if TYPE_CHECKING:
-    from actors.remoting.bodies.connected import ConsumerConnection
-    from actors.remoting.bodies.progress import ConsumeStats
+    from actors.wire.bodies.connected import ConsumerConnection
+    from actors.wire.bodies.progress import ConsumeStats
     from cluster.client import Admin
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from cluster.views.times import parse_position
 
 if TYPE_CHECKING:
-    from actors.remoting.bodies.progress import ConsumeStats
+    from actors.wire.bodies.progress import ConsumeStats
     from cluster.client import Admin, MessageQueue
 
 

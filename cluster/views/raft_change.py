@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from actors.remoting.bodies.raft_members import CHANGED, DONE, RaftMember, RaftMembers
-from actors.remoting.codes import ResponseCode
+from actors.wire.bodies.raft_members import CHANGED, DONE, RaftMember, RaftMembers
+from actors.wire.codes import ResponseCode
 from cluster.counted import counted
 from cluster.waiting import Waiting
 

@@ -10,7 +10,7 @@ from cluster.views.raft_change import NO_LEADER_S, POLL_S, plan_change, run_chan
 from cluster.waiting import SYSTEM_WAITING, Waiting
 
 if TYPE_CHECKING:
-    from actors.remoting.bodies.raft_members import RaftMembers
+    from actors.wire.bodies.raft_members import RaftMembers
     from cluster.client import Admin
 
 

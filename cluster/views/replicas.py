@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from actors.raft.state import Role
-from actors.remoting.raymq_requests import FOLLOWING, IN_SYNC_BYTES
+from actors.wire.raymq_requests import FOLLOWING, IN_SYNC_BYTES
 
 RAFT_STATE = "raft_state"
 """Field of DESCRIBE_BROKER: the role of a replica of a Raft group, or why it has none."""

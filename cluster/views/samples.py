@@ -16,9 +16,9 @@ from cluster.views.offsets import known_sum
 from store.message.validate import DLQ_TOPIC_PREFIX, RETRY_TOPIC_PREFIX, is_system_group
 
 if TYPE_CHECKING:
-    from actors.remoting.bodies.progress import ConsumeStats
+    from actors.wire.bodies.progress import ConsumeStats
     from cluster.client import Admin
-    from store.clock import Clock
+    from store.common.clock import Clock
 
 
 STALE_MS = 15_000

@@ -14,7 +14,7 @@ from store.store_errors import MessageInvalid
 
 if TYPE_CHECKING:
     from cluster.client import Admin, MessageExt, MessageQueue
-    from store.clock import Clock
+    from store.common.clock import Clock
 
 BATCH = 32
 

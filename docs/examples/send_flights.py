@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 
 from cluster.client import Admin, Producer
-from cluster.demo.flights import ALL_FLIGHTS, as_messages, read_flights
+from cluster.lab.demo.flights import ALL_FLIGHTS, as_messages, read_flights
 
 TOPIC = "flights"
 

@@ -36,7 +36,7 @@ from jobs.reading.splits import QueueState
 from jobs.writing.commit import WriteReceipt, commit, prepare_topic
 from jobs.writing.partition_writer import PartitionReceipt, PartitionWriter
 from jobs.writing.write_job import BUFFER_BYTES, WriteColumns, WriteJob, new_job
-from store.clock import SystemClock
+from store.common.clock import SystemClock
 from store.message.message_queue import MessageQueue
 
 BATCH_ROWS = 64 * 1024

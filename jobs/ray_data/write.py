@@ -19,7 +19,7 @@ from jobs.job_errors import OptionInvalid, WriteFailed
 from jobs.writing.commit import WriteReceipt, commit, prepare_topic
 from jobs.writing.partition_writer import PartitionReceipt, PartitionWriter
 from jobs.writing.write_job import BUFFER_BYTES, WriteColumns, WriteJob, new_job
-from store.clock import SystemClock
+from store.common.clock import SystemClock
 
 
 def write_dataset(

@@ -5,10 +5,10 @@ A Spark worker runs one task at a time and has no event loop, so a blocking conn
 
 from __future__ import annotations
 
-from actors.remoting.clients.signing_blocking import open_blocking
-from actors.remoting.codes import ResponseCode
-from actors.remoting.command import RemotingCommand
-from actors.remoting.remoting_errors import RemotingError
+from actors.transport.clients.signing_blocking import open_blocking
+from actors.wire.codes import ResponseCode
+from actors.wire.command import RemotingCommand
+from actors.wire.remoting_errors import RemotingError
 from cluster.client import ClientConfig
 from jobs.job_errors import FetchFailed
 

@@ -10,10 +10,10 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from actors.remoting.codes import RayMQRequestCode, ResponseCode
-from actors.remoting.command import RemotingCommand
-from actors.remoting.headers import PullRecordsHeader, PullRecordsResponse
-from actors.remoting.raymq_requests import PULL_RECORDS_BYTES_MAX
+from actors.wire.codes import RayMQRequestCode, ResponseCode
+from actors.wire.command import RemotingCommand
+from actors.wire.headers import PullRecordsHeader, PullRecordsResponse
+from actors.wire.raymq_requests import PULL_RECORDS_BYTES_MAX
 from cluster.client.message_selector import ALL_MESSAGES, MessageSelector
 from jobs.reading.chunk import LostRange, Numbers, ReadChunk, lost_ranges, make_chunks
 from jobs.reading.connection import ReaderConnection, response_error

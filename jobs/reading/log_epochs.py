@@ -2,7 +2,8 @@
 
 A log goes back if its store is restored from a copy, or loses its end. New messages then get the offsets of
 lost ones, so that a reader that resumes at its saved offset would skip them. Therefore readers save the epoch
-of the log, too (`actors.broker.loop.log_history`), and let the broker check the offset if it has another one.
+of the log, too (`actors.broker.core.loop.log_history`), and let the broker check the offset if it has another
+one.
 """
 
 from __future__ import annotations
@@ -11,8 +12,8 @@ from collections.abc import Iterable, Mapping
 from contextlib import closing
 from itertools import groupby
 
-from actors.remoting.codes import RayMQRequestCode, ResponseCode
-from actors.remoting.headers import PullRecordsHeader, PullRecordsResponse
+from actors.wire.codes import RayMQRequestCode, ResponseCode
+from actors.wire.headers import PullRecordsHeader, PullRecordsResponse
 from cluster.client.read_epoch import ReadEpoch
 from jobs.reading.connection import ReaderConnection, response_error
 from jobs.reading.splits import QueueState

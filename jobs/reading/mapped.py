@@ -16,8 +16,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from actors.broker.loop.log_history import stored_epoch
-from actors.remoting.raymq_requests import GROUP_EPOCH
+from actors.broker.core.loop.log_history import stored_epoch
+from actors.wire.raymq_requests import GROUP_EPOCH
 from cluster.client.message_selector import ALL_MESSAGES, MessageSelector
 from jobs.reading.chunk import LostRange, Numbers, ReadChunk, lost_ranges, make_chunks
 from jobs.reading.selection import UNIT, select_records, select_units

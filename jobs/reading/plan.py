@@ -17,7 +17,7 @@ from jobs.reading.row_filters import PERMISSIVE, DecodableRows, RowFilter
 from jobs.reading.splits import QueueState, Split, choose_ranges
 from jobs.reading.starting_offsets import Offsets, resolve
 from jobs.reading.times import ending_offsets, starting_offsets
-from store.logs import get_logger
+from store.common.logs import get_logger
 from store.message.message_queue import MessageQueue
 
 

@@ -18,7 +18,7 @@ from jobs.job_errors import DataLoss, FetchFailed, MissingRange, merge_missing
 from jobs.reading.chunk import ChunkSource
 from jobs.reading.row_filters import RowFilter, TagRows
 from jobs.reading.splits import Split
-from store.logs import get_logger
+from store.common.logs import get_logger
 
 
 class SplitsReader:

@@ -28,7 +28,7 @@ from jobs.reading.describe import describe_topic
 from jobs.reading.reader import SplitsReader
 from jobs.reading.splits import choose_ranges
 from jobs.reading.starting_offsets import EARLIEST, LATEST, Offsets
-from store.logs import get_logger
+from store.common.logs import get_logger
 
 WRITE_MANIFEST_TOPIC = "RAYMQ_WRITE_MANIFESTS"
 VERSION = 1

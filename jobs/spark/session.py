@@ -15,7 +15,7 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from cluster.session.environment import JAVA_OPTIONS, java_home
+from cluster.control.session.environment import JAVA_OPTIONS, java_home
 from jobs.job_errors import JavaNotFound, JobError
 from jobs.option_values import I32_MAX, as_integer
 

@@ -29,7 +29,7 @@ from jobs.reading.reader import freeze_loaded_objects
 from jobs.writing.commit import WriteReceipt, commit, prepare_topic
 from jobs.writing.partition_writer import PartitionReceipt, PartitionWriter
 from jobs.writing.write_job import BUFFER_BYTES, WriteColumns, WriteJob, new_job
-from store.clock import SystemClock
+from store.common.clock import SystemClock
 
 RECEIPT = "receipt"
 DESCRIPTION = "spark.job.description"

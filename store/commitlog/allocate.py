@@ -18,13 +18,13 @@ import os
 from concurrent.futures import Future
 from functools import partial
 
-from store.background import Lane, wait_for
-from store.clock import Clock
 from store.commitlog.log_paths import LogPaths
 from store.commitlog.mapped_file import MappedFile, file_name
 from store.commitlog.positions import Positions
+from store.common.background import Lane, wait_for
+from store.common.clock import Clock
+from store.common.logs import get_logger
 from store.disk.touch_ahead import AHEAD_BYTES, touch_sequentially
-from store.logs import get_logger
 from store.store_errors import StoreError
 from store.store_settings import StoreSettings
 

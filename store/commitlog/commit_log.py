@@ -16,11 +16,11 @@ from pathlib import Path
 from store.commitlog.log_paths import LogPaths
 from store.commitlog.mapped_file import HEAD_BYTES, MappedFile, file_name
 from store.commitlog.positions import Positions
+from store.common.logs import get_logger
 from store.disk.files import sync_directory
 from store.disk.residency import RECENT_BYTES, FileRange, NotResident, Residency
 from store.disk.retired import RetiredFile
 from store.kernels import walk
-from store.logs import get_logger
 from store.message.buffers import Buffer
 from store.message.record import BLANK_BYTES, encode_blank
 from store.store_errors import RecordTooLarge, StoreError

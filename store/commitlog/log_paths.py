@@ -17,8 +17,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from store.commitlog.mapped_file import MappedFile, allocate_file, file_name
+from store.common.logs import get_logger
 from store.disk.disk_use import disk_use
-from store.logs import get_logger
 from store.store_errors import StoreError
 
 _log = get_logger(__name__)

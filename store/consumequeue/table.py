@@ -6,13 +6,13 @@ from itertools import count
 from pathlib import Path
 from typing import NamedTuple
 
+from store.common.logs import get_logger
 from store.consumequeue.check import check_queue
 from store.consumequeue.consume_queue import ConsumeQueue, QueueSnapshot
 from store.consumequeue.queue_files import AssignedOffsets, QueueFiles
 from store.consumequeue.unit import UNIT_BYTES
 from store.disk.files import Descriptors, sync_directory
 from store.disk.residency import Residency
-from store.logs import get_logger
 from store.message.validate import LMQ_TOPIC_PREFIX
 from store.store_errors import StoreError
 

@@ -8,7 +8,7 @@ import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from store.clock import NS_PER_MS
+from store.common.clock import NS_PER_MS
 from store.disk.disk_use import DiskProbe, DiskState, survey
 
 

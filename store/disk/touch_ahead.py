@@ -16,7 +16,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from store.background import Lane
+from store.common.background import Lane
 
 AHEAD_BYTES = 32 * 1024 * 1024
 _STEP_BYTES = 4 * 1024 * 1024  # one call reads at most a few MiB

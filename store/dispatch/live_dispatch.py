@@ -9,12 +9,12 @@ idle ──advance──→ idle                                      the slice 
 
 from collections.abc import Callable
 
-from store.clock import Clock
 from store.commitlog.positions import Positions
+from store.common.clock import Clock
+from store.common.logs import get_logger
 from store.disk.files import explain
 from store.dispatch.dispatcher import Dispatcher, DispatchStep
 from store.dispatch.queue_sink import ConsumeQueueSink
-from store.logs import get_logger
 from store.store_errors import StoreError
 from store.writing.send_gate import DISPATCH, SendGate
 

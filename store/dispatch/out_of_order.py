@@ -7,11 +7,11 @@ closed with filler units, which reserve the queue offsets of records that no lon
 """
 
 from store.commitlog.holes import LogFiles
+from store.common.logs import get_logger
 from store.consumequeue.consume_queue import ConsumeQueue
 from store.consumequeue.unit import UNIT, UNIT_BYTES
 from store.dispatch.sink import RecordBatch
 from store.kernels import units as kernel
-from store.logs import get_logger
 from store.message.record import MIN_RECORD_BYTES, decode_record
 from store.store_errors import StoreError
 

@@ -18,10 +18,10 @@ from typing import Any, Final, NamedTuple
 
 import orjson
 
+from store.common.logs import get_logger
 from store.disk.files import sync_directory
 from store.dispatch.sink import RecordBatch
 from store.kernels import units as kernel
-from store.logs import get_logger
 from store.message.json_fields import typed
 
 _log = get_logger(__name__)

@@ -10,9 +10,9 @@ creates the file itself when it needs one, and reports the error if that fails.
 from functools import partial
 from pathlib import Path
 
-from store.background import Lane
-from store.clock import Clock
 from store.commitlog.allocate import RETRY_NS
+from store.common.background import Lane
+from store.common.clock import Clock
 from store.disk.touch_ahead import AHEAD_BYTES, touch
 from store.index.index_file import IndexFile, index_file_bytes
 from store.index.index_service import IndexService

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import numpy as np
 
+from store.common.logs import get_logger
 from store.dispatch.sink import RecordBatch
 from store.index.index_file import IndexFile, IndexSnapshot, IndexView, index_file_bytes
 from store.kernels.index import HEADER_BYTES, KEY_PHYSICAL_OFFSET, KEY_TIMESTAMP, SLOT_BYTES
-from store.logs import get_logger
 from store.store_errors import StoreError
 
 _log = get_logger(__name__)

@@ -6,6 +6,7 @@ from functools import cached_property
 import numpy as np
 import pyarrow as pa
 
+from store.common.logs import get_logger
 from store.kernels.columns_to_records import TextColumn
 from store.kernels.memory import I64, U8
 from store.kernels.records_to_columns import (
@@ -18,7 +19,6 @@ from store.kernels.records_to_columns import (
     gather,
     read_records,
 )
-from store.logs import get_logger
 from store.message.buffers import Buffer
 from store.message.compression import try_decompress
 from store.message.sys_flag import COMPRESSED

@@ -17,7 +17,7 @@ import time
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
-from store.clock import Clock
+from store.common.clock import Clock
 from store.message.hosts import PORT_BYTES, V4_BYTES, V6_BYTES, Host, unpack_host
 from store.store_errors import MessageInvalid
 

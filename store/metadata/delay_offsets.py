@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from store.clock import Clock
+from store.common.clock import Clock
 from store.message.data_version import DATA_VERSION, DataVersion
 from store.message.json_fields import fields_except, store_errors_for, typed
 

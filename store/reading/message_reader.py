@@ -10,14 +10,14 @@ from struct import Struct
 import numpy as np
 from numpy.typing import NDArray
 
-from store.clock import NS_PER_MS, Clock
 from store.commitlog.commit_log import CommitLog
 from store.commitlog.mapped_file import MappedFile
+from store.common.clock import NS_PER_MS, Clock
+from store.common.logs import get_logger
 from store.consumequeue.readable_queue import ReadableQueue
 from store.consumequeue.unit import FILLER_SIZE, UNIT, UNIT_BYTES
 from store.disk.residency import JOINED_GAP_BYTES, READ_AHEAD_FROM_BYTES, NotResident
 from store.kernels import read as kernel
-from store.logs import get_logger
 from store.message.record import MIN_RECORD_BYTES, QUEUE_OFFSET
 from store.reading.message_filter import MessageFilter
 

@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator
 
-from store.clock import Clock
 from store.commitlog.positions import Positions
+from store.common.clock import Clock
 from store.consumequeue.readable_queue import ReadableQueue
 from store.consumequeue.unit import UNIT, Unit
 from store.disk.residency import Residency

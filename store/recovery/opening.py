@@ -6,13 +6,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
-from store.background import BackgroundWork, Executors, thread_pool
-from store.clock import Clock
 from store.commitlog.allocate import AllocateMappedFileService
 from store.commitlog.commit_log import CommitLog
 from store.commitlog.holes import KnownHoles, known_holes
 from store.commitlog.log_paths import LogPaths
 from store.commitlog.positions import CONFIRM_POLICIES, ConfirmPolicy, Positions
+from store.common.background import BackgroundWork, Executors, thread_pool
+from store.common.clock import Clock
+from store.common.logs import get_logger
 from store.consumequeue.table import ConsumeQueueTable, LoadedQueue
 from store.disk.files import Descriptors
 from store.disk.residency import Residency
@@ -22,7 +23,6 @@ from store.dispatch.saved_sink import SINKS, SavedSink, drop_lost_states
 from store.dispatch.sink import DispatchSink
 from store.index.index_file import IndexSnapshot
 from store.index.index_service import IndexService
-from store.logs import get_logger
 from store.recovery.checkpoint import StoreCheckpoint
 from store.recovery.scan_ahead import ScanAhead
 from store.recovery.summary import DerivedSummary, read_summary

@@ -15,9 +15,9 @@ from typing import NamedTuple, Protocol, Self
 
 import numpy as np
 
-from store.background import BackgroundWork
 from store.commitlog.holes import LogFiles
 from store.commitlog.mapped_file import MappedFile
+from store.common.background import BackgroundWork
 from store.kernels import walk
 
 _THREADS_MAX = 4

@@ -13,11 +13,11 @@ from typing import Any
 import orjson
 
 from store.commitlog.holes import Hole
+from store.common.logs import get_logger
 from store.consumequeue.consume_queue import ConsumeQueue, QueueSnapshot
 from store.consumequeue.table import ConsumeQueueTable
 from store.disk.files import SYNC_ONE_BY_ONE_MAX
 from store.index.index_file import IndexSnapshot
-from store.logs import get_logger
 from store.message.crc import running_crc
 from store.recovery.checkpoint import StoreCheckpoint
 

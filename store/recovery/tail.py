@@ -17,10 +17,10 @@ from typing import NamedTuple
 
 from store.commitlog.commit_log import CommitLog
 from store.commitlog.holes import Hole, LogFiles, holes_between, next_valid, torn_append_end
+from store.common.logs import get_logger
 from store.consumequeue.table import ConsumeQueueTable, LoadedQueue
 from store.dispatch.sink import DispatchSink
 from store.kernels import walk
-from store.logs import get_logger
 from store.recovery.scan_ahead import LogScans, ScanAhead
 from store.recovery.summary import DerivedSummary
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-from store.logs import get_logger
+from store.common.logs import get_logger
 from store.store_errors import StoreError
 from store.timer.timer_checkpoint import TimerCheckpoint
 from store.timer.timer_log import TimerLog

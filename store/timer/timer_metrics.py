@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from store.json_file import JsonConfigFile
-from store.logs import get_logger
+from store.common.json_file import JsonConfigFile
+from store.common.logs import get_logger
 from store.message.data_version import DATA_VERSION, DataVersion
 from store.message.json_fields import store_errors_for, typed
 from store.store_errors import StoreError

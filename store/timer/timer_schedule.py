@@ -18,7 +18,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from store.logs import get_logger
+from store.common.logs import get_logger
 from store.store_errors import StoreError
 from store.timer.timer_files import TimerFiles
 from store.timer.timer_unit import DELETE, MS_PER_SECOND, NO_POSITION, NORMAL, ROLL, TimerUnit

@@ -14,13 +14,13 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from store.background import Lane
-from store.clock import NS_PER_MS, Clock
 from store.commitlog.positions import Callback
+from store.common.background import Lane
+from store.common.clock import NS_PER_MS, Clock
+from store.common.logs import get_logger
 from store.disk.files import explain, replace_file, sync_directory, sync_files
 from store.dispatch.dispatcher import DispatchStep
 from store.dispatch.saved_sink import SINKS
-from store.logs import get_logger
 from store.recovery.opening import CHECKPOINT, Recovered, StoreParts
 from store.recovery.summary import DerivedSummary, QueueSnapshots, summary_path
 from store.store_errors import StoreError

@@ -6,15 +6,15 @@ All waiting for the disk is done in the background.
 from functools import partial
 from pathlib import Path
 
-from store.clock import Clock
 from store.commitlog.positions import Callback
+from store.common.clock import Clock
+from store.common.logs import get_logger
 from store.consumequeue.table import REMOVED
 from store.disk.files import sync_directory
 from store.disk.retired import RemoveTreeJob
 from store.disk.touch_ahead import TouchAhead, touch, touch_sequentially
 from store.dispatch.dispatcher import DispatchStep
 from store.index.index_ahead import IndexFileAhead
-from store.logs import get_logger
 from store.recovery.opening import Recovered, StoreParts
 from store.store_errors import StoreError
 from store.store_settings import StoreSettings

@@ -8,8 +8,8 @@ compares the file with the log.
 
 from pathlib import Path
 
+from store.common.logs import get_logger
 from store.consumequeue.consume_queue import ConsumeQueue
-from store.logs import get_logger
 from store.recovery.opening import StoreParts
 from store.store_errors import StoreError
 

@@ -17,11 +17,11 @@ from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
-from store.clock import NS_PER_MS, Clock
+from store.common.clock import NS_PER_MS, Clock
+from store.common.logs import get_logger
 from store.consumequeue.consume_queue import ConsumeQueue
 from store.disk.disk_use import DiskLevels, DiskProbe, DiskState, Pressure
 from store.disk.retired import RemoveJob, RetiredFile, SurveyJob
-from store.logs import get_logger
 from store.recovery.opening import StoreParts
 from store.store_errors import StoreError
 from store.store_settings import StoreSettings

@@ -12,11 +12,11 @@ from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 
-from store.background import Lane
-from store.clock import Clock
+from store.common.background import Lane
+from store.common.clock import Clock
+from store.common.logs import get_logger
 from store.consumequeue.consume_queue import ConsumeQueue
 from store.disk.residency import NotResident, WarmJob
-from store.logs import get_logger
 from store.recovery.opening import StoreParts
 from store.store_errors import StoreError
 

@@ -7,13 +7,13 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from store.clock import Clock
 from store.commitlog.commit_log import CommitLog
+from store.common.clock import Clock
+from store.common.logs import get_logger
 from store.consumequeue.table import ConsumeQueueTable
 from store.disk.files import explain
 from store.kernels.encode import encode_batch_records, measure_batch
 from store.kernels.stamp import Stamp, stamp_runs
-from store.logs import get_logger
 from store.message.buffers import Buffer
 from store.message.hosts import Host
 from store.message.record import RecordDraft, encode_record

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from actors.remoting.remoting_errors import Refused
+from actors.wire.remoting_errors import Refused
 
 
 def least_fields(header_type: Any) -> dict[str, str]:

@@ -24,47 +24,48 @@ from cluster.autoscale.controller import Controller
 from cluster.autoscale.service import AutoscalerService
 from cluster.console.console_settings import ConsoleSettings
 from cluster.console.service import ConsoleService
-from store.clock import SystemClock
-from tests.actors.broker.auth.access_peers import inner_file
+from store.common.clock import SystemClock
 from tests.actors.broker.brokers import settings_of
+from tests.actors.broker.core.auth.access_peers import inner_file
+from tests.actors.broker.replication.ha.slaves import master_of
 from tests.actors.broker.replication.raft.groups import Group
-from tests.actors.broker.replication.slaves import master_of
 from tests.cluster.autoscale.test_service import RULES
+from tests.sources import parsed
 
 ROOT = Path(__file__).parents[2]
-FILTERS = "tests/actors/broker/group/test_subscriptions.py"
+FILTERS = "tests/actors/broker/core/group/test_subscriptions.py"
 USERS = "tests/actors/access/test_users.py"
-SLAVES = "tests/actors/broker/replication/test_slave_stream.py"
+SLAVES = "tests/actors/broker/replication/ha/test_slave_stream.py"
 SAMPLER = "tests/cluster/console/test_sampler.py"
-SCHEDULER = "tests/actors/remoting/test_scheduler.py"
+SCHEDULER = "tests/actors/transport/test_scheduler.py"
 GRPC = "tests/actors/gateway/test_grpc.py"
-ONLINE = "tests/actors/broker/group/test_groups_online.py"
-PLAIN = "tests/actors/broker/sending/test_plain_sends.py"
-ENDS = "tests/actors/broker/reading/test_queue_ends.py"
-LATE = "tests/actors/broker/compat/test_late_subscriptions.py"
+ONLINE = "tests/actors/broker/core/group/test_groups_online.py"
+PLAIN = "tests/actors/broker/core/sending/test_plain_sends.py"
+ENDS = "tests/actors/broker/core/reading/test_queue_ends.py"
+LATE = "tests/actors/broker/core/compat/test_late_subscriptions.py"
 LOGINS = "tests/actors/access/test_login_failures.py"
 GATEWAY = "tests/actors/gateway/test_gateway_bounds.py"
 GATEWAY_CLIENTS = "tests/actors/gateway/test_clients.py"
 GATEWAY_MEMORY = "tests/actors/gateway/test_grpc_memory.py"
-HA = "tests/actors/broker/replication/test_ha_fuzz.py"
+HA = "tests/actors/broker/replication/ha/test_ha_fuzz.py"
 METRICS = "tests/actors/host/metrics/test_endpoint.py"
-PORTS = "tests/actors/remoting/test_ports.py"
+PORTS = "tests/actors/transport/test_ports.py"
 CONSOLE = "tests/cluster/console/test_service.py"
 CONSOLE_HTTP = "tests/cluster/console/test_http.py"
 CONSOLE_ACCESS = "tests/cluster/console/test_access.py"
 CONSOLE_API = "tests/cluster/console/test_api.py"
 REBALANCER_SERVICE = "tests/actors/rebalancer/test_service.py"
-STATS = "tests/actors/broker/test_stats.py"
-OFFSETS = "tests/actors/broker/metadata/test_consumer_offsets.py"
-TABLES = "tests/actors/broker/test_table_limits.py"
-SIGNATURES = "tests/actors/broker/auth/test_signatures.py"
-REPLIES = "tests/actors/broker/auth/test_replies.py"
-HELD = "tests/actors/broker/loop/test_wait_registry.py"
-CLAIMS = "tests/actors/broker/pop/test_claims.py"
-REVIVE = "tests/actors/broker/pop/test_revive_bounds.py"
-POPS = "tests/actors/broker/pop/test_pops.py"
-POPPING_GROUPS = "tests/actors/broker/group/test_popping_groups.py"
-CLIENTS = "tests/actors/broker/group/test_clients.py"
+STATS = "tests/actors/broker/core/test_stats.py"
+OFFSETS = "tests/actors/broker/core/metadata/test_consumer_offsets.py"
+TABLES = "tests/actors/broker/core/test_table_limits.py"
+SIGNATURES = "tests/actors/broker/core/auth/test_signatures.py"
+REPLIES = "tests/actors/broker/core/auth/test_replies.py"
+HELD = "tests/actors/broker/core/loop/test_wait_registry.py"
+CLAIMS = "tests/actors/broker/features/pop/test_claims.py"
+REVIVE = "tests/actors/broker/features/pop/test_revive_bounds.py"
+POPS = "tests/actors/broker/features/pop/test_pops.py"
+POPPING_GROUPS = "tests/actors/broker/core/group/test_popping_groups.py"
+CLIENTS = "tests/actors/broker/core/group/test_clients.py"
 FORWARDING = "tests/actors/broker/replication/raft/test_forwarding.py"
 
 TESTS = {
@@ -147,7 +148,8 @@ OWNERS = {
     "actors/nameserver/": {NAMESERVER},
     "actors/ports.py": {*SERVERS, GATEWAY, CONSOLE_PROCESS, AUTOSCALER},
     "actors/rebalancer/": {REBALANCER},
-    "actors/remoting/": SERVERS,
+    "actors/wire/": SERVERS,
+    "actors/transport/": SERVERS,
     "cluster/console/": {CONSOLE_PROCESS},
 }
 """The kinds of processes that have what the bounds of a file limit."""
@@ -219,7 +221,7 @@ def _no_controller() -> Controller:
 def test_every_bound_has_a_test_that_reaches_it() -> None:
     assert BOUNDS.keys() == TESTS.keys()
     for file, test in TESTS.values():
-        tree = ast.parse((ROOT / file).read_text())
+        tree = parsed(ROOT / file)
         assert test in {getattr(node, "name", "") for node in ast.walk(tree)}, (file, test)
 
 

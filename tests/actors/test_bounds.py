@@ -12,28 +12,28 @@ import orjson
 import pytest
 import structlog
 
-from actors.broker.group.assignments import QueryAssignment
+from actors.broker.core.group.assignments import QueryAssignment
 from actors.nameserver.nameserver_settings import NameserverSettings
 from actors.nameserver.service import build_nameserver
 from actors.rebalancer.rebalancer_settings import RebalancerSettings
 from actors.rebalancer.service import build_rebalancer
-from actors.remoting.bodies.access import AclInfo, UserInfo
-from actors.remoting.bodies.body import Body
-from actors.remoting.bodies.groups import (
+from actors.transport.client import RemotingClient
+from actors.transport.request import BODY_BYTES_MAX, RequestRow
+from actors.transport.table import RequestTable
+from actors.wire.bodies.access import AclInfo, UserInfo
+from actors.wire.bodies.body import Body
+from actors.wire.bodies.groups import (
     GroupMembers,
     HeartbeatData,
     SubscriptionData,
     SyncGroupRequest,
 )
-from actors.remoting.bodies.locks import LockRequest
-from actors.remoting.client import RemotingClient
-from actors.remoting.codes import RayMQRequestCode, RequestCode, ResponseCode
-from actors.remoting.command import RemotingCommand
-from actors.remoting.header import EXPRESSION_CHARS_MAX, Header
-from actors.remoting.hot_headers import PullMessageHeader
-from actors.remoting.request import BODY_BYTES_MAX, RequestRow
-from actors.remoting.table import RequestTable
-from store.clock import SystemClock
+from actors.wire.bodies.locks import LockRequest
+from actors.wire.codes import RayMQRequestCode, RequestCode, ResponseCode
+from actors.wire.command import RemotingCommand
+from actors.wire.header import EXPRESSION_CHARS_MAX, Header
+from actors.wire.hot_headers import PullMessageHeader
+from store.common.clock import SystemClock
 from tests.actors.broker.brokers import TIMEOUT_MS, Peer, run, settings_of, with_broker
 from tests.actors.header_names import least_fields
 from tests.actors.walk import ENTRIES, LONG_TEXT, long_bodies, long_headers

@@ -20,13 +20,13 @@ from actors.nameserver.nameserver_settings import NameserverSettings
 from actors.nameserver.service import build_nameserver
 from actors.rebalancer.rebalancer_settings import RebalancerSettings
 from actors.rebalancer.service import build_rebalancer
-from actors.remoting.bodies.routes import REGISTERED_TOPICS_MAX
-from actors.remoting.client import RemotingClient
-from actors.remoting.codes import RequestCode, ResponseCode
-from actors.remoting.command import MAX_FRAME_BYTES, RemotingCommand
-from actors.remoting.headers import RegisterBrokerHeader
-from actors.remoting.request import BODY_BYTES_MAX, RequestRow
-from store.clock import SystemClock
+from actors.transport.client import RemotingClient
+from actors.transport.request import BODY_BYTES_MAX, RequestRow
+from actors.wire.bodies.routes import REGISTERED_TOPICS_MAX
+from actors.wire.codes import RequestCode, ResponseCode
+from actors.wire.command import MAX_FRAME_BYTES, RemotingCommand
+from actors.wire.headers import RegisterBrokerHeader
+from store.common.clock import SystemClock
 from tests.actors.broker.brokers import TIMEOUT_MS, Peer, run, settings_of, with_broker
 from tests.actors.header_names import least_fields
 from tests.actors.test_bounds import BODIES, OTHER_BODIES

@@ -14,15 +14,15 @@ from msgspec import inspect
 
 from actors.rebalancer.rebalancer_settings import RebalancerSettings
 from actors.rebalancer.service import build_rebalancer
-from actors.remoting.bodies.body import Body
-from actors.remoting.bodies.groups import HeartbeatData, SyncGroupRequest
-from actors.remoting.client import RemotingClient
-from actors.remoting.codes import RayMQRequestCode, ResponseCode
-from actors.remoting.command import RemotingCommand
-from actors.remoting.raymq_requests import CommitOffsetsBody
-from actors.remoting.remoting_errors import Refused
-from actors.remoting.request import RequestRow
-from store.clock import SystemClock
+from actors.transport.client import RemotingClient
+from actors.transport.request import RequestRow
+from actors.wire.bodies.body import Body
+from actors.wire.bodies.groups import HeartbeatData, SyncGroupRequest
+from actors.wire.codes import RayMQRequestCode, ResponseCode
+from actors.wire.command import RemotingCommand
+from actors.wire.raymq_requests import CommitOffsetsBody
+from actors.wire.remoting_errors import Refused
+from store.common.clock import SystemClock
 from tests.actors.broker.brokers import TIMEOUT_MS, Peer, run, settings_of, with_broker
 from tests.actors.broker.replication.raft.groups import Group
 from tests.actors.header_names import least_fields

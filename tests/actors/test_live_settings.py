@@ -12,8 +12,9 @@ from pydantic import BaseModel
 from actors.broker.broker_settings import BrokerSettings
 from actors.nameserver.nameserver_settings import NameserverSettings
 from actors.rebalancer.rebalancer_settings import RebalancerSettings
-from store.live_settings import live_names
+from store.common.live_settings import live_names
 from store.store_settings import StoreSettings
+from tests.sources import parsed
 
 ROOT = Path(__file__).parents[2]
 BROKER = "tests/actors/broker/test_live_settings.py"
@@ -52,7 +53,7 @@ SHOWN: dict[type[BaseModel], dict[str, tuple[str, str]]] = {
             "test_broker_permission_changes_routes_and_refuses_no_send",
         ),
         "timer_max_delay_s": (
-            "tests/actors/broker/timer/test_timer_delivery.py",
+            "tests/actors/broker/features/timer/test_timer_delivery.py",
             "test_delay_longer_than_the_wheel_is_possible",
         ),
         "max_unread_bytes": (
@@ -60,23 +61,23 @@ SHOWN: dict[type[BaseModel], dict[str, tuple[str, str]]] = {
             "test_limit_of_unread_bytes_follows_the_live_setting",
         ),
         "refuse_mixed_request_modes": (
-            "tests/actors/broker/pop/test_mixed_modes.py",
+            "tests/actors/broker/features/pop/test_mixed_modes.py",
             "test_pull_of_a_popping_group_is_reported_and_refused",
         ),
         "pop_dead_letters": (
-            "tests/actors/broker/pop/test_pops.py",
+            "tests/actors/broker/features/pop/test_pops.py",
             "test_dead_letter_after_the_groups_limit",
         ),
         "slave_read_enable": (
-            "tests/actors/broker/replication/test_slave_requests.py",
+            "tests/actors/broker/replication/ha/test_slave_requests.py",
             "test_slave_serves_pulls_only_while_slave_read_enable_is_true",
         ),
         "ha_max_bytes_per_s": (
-            "tests/actors/broker/replication/test_ha_stream.py",
+            "tests/actors/broker/replication/ha/test_ha_stream.py",
             "test_rate_of_all_slaves_follows_the_live_setting",
         ),
         "access_message_in_memory_max_ratio": (
-            "tests/actors/broker/reading/test_replica_choice.py",
+            "tests/actors/broker/core/reading/test_replica_choice.py",
             "test_consumers_far_behind_are_sent_to_the_groups_slave_and_back",
         ),
         "persist_offsets_interval_ms": ("tests/actors/test_supervisor.py", EVERY),
@@ -128,7 +129,7 @@ READ_WHEN_BUILT = {
 def test_every_live_setting_has_a_test_that_changes_it(model: type[BaseModel]) -> None:
     assert SHOWN[model].keys() == live_names(model)
     for name, (path, test) in SHOWN[model].items():
-        module = ast.parse((ROOT / path).read_text())
+        module = parsed(ROOT / path)
         functions = {each.name: each for each in module.body if isinstance(each, ast.FunctionDef)}
         assert test in functions, (name, path)
         keys = {name, *getattr(model.model_fields[name].validation_alias, "choices", ())}
@@ -142,7 +143,7 @@ def test_no_live_setting_is_read_when_an_object_is_built() -> None:
         (str(path.relative_to(ROOT)), each.attr)
         for package in ("actors", "store")
         for path in (ROOT / package).rglob("*.py")
-        for function in ast.walk(ast.parse(path.read_text()))
+        for function in ast.walk(parsed(path))
         if isinstance(function, ast.FunctionDef) and _builds(function)
         for each in _reads(function)
         if each.attr in names and _is_of_settings(each)

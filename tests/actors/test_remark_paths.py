@@ -12,17 +12,17 @@ import msgspec
 import pytest
 from msgspec import inspect
 
-from actors.broker.capability import Capability, Feature
+from actors.broker.core.capability import Capability, Feature
 from actors.nameserver.nameserver_settings import NameserverSettings
 from actors.nameserver.service import build_nameserver
 from actors.rebalancer.rebalancer_settings import RebalancerSettings
 from actors.rebalancer.service import build_rebalancer
-from actors.remoting.client import RemotingClient
-from actors.remoting.codes import RequestCode, ResponseCode
-from actors.remoting.command import RemotingCommand
-from actors.remoting.remoting_errors import Refused, without_paths
-from actors.remoting.request import RequestContext, RequestRow
-from store.clock import SystemClock
+from actors.transport.client import RemotingClient
+from actors.transport.request import RequestContext, RequestRow
+from actors.wire.codes import RequestCode, ResponseCode
+from actors.wire.command import RemotingCommand
+from actors.wire.remoting_errors import Refused, without_paths
+from store.common.clock import SystemClock
 from store.store_errors import StoreError
 from tests.actors.broker.brokers import TIMEOUT_MS, Peer, run, settings_of, with_broker
 from tests.actors.header_names import least_fields

@@ -8,8 +8,8 @@ from typing import Any
 import msgspec
 from msgspec import inspect
 
-from actors.remoting.header import FrameText
-from actors.remoting.hot_headers import LONG_NAMES, SendMessageHeader, SendMessageHeaderV1
+from actors.wire.header import FrameText
+from actors.wire.hot_headers import LONG_NAMES, SendMessageHeader, SendMessageHeaderV1
 from tests.actors.header_names import least_fields
 
 LONG_TEXT = "x" * 1_000_000

@@ -10,7 +10,7 @@ import pytest
 from benchmarks.goals import CASES, PYTHON_LOADS, Case, Goal, Measured, goal_results
 from benchmarks.load import LOADS, Figures
 from benchmarks.versus_report import Report, print_goals, print_table
-from cluster.bench.registry import BENCHES
+from cluster.lab.bench.registry import BENCHES
 
 MORE = Goal("java-producer", "messages_per_s", floor=1.2, aim=1.6)
 CLIENT_BOUND = Goal("java-push", "messages_per_s", floor=1.2, aim=None)

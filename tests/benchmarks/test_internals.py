@@ -10,7 +10,7 @@ import pytest
 from benchmarks.internals import machine, many_queues
 from benchmarks.internals.__main__ import INTERNALS, run_internal
 from benchmarks.internals.options import InternalsOptions
-from cluster.bench.options import BenchFailed
+from cluster.lab.bench.options import BenchFailed
 from tests.eventually import NEVER_S
 
 pytestmark = pytest.mark.slow

@@ -70,8 +70,8 @@ class RayMQ:
 @pytest.fixture(scope="session")
 def raymq(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RayMQ]:
     """Yield the command runner; nothing is running yet. All started processes are stopped at the end."""
-    from cluster.session.environment import make_token
-    from cluster.session.ray_head import stop_head
+    from cluster.control.session.environment import make_token
+    from cluster.control.session.ray_head import stop_head
 
     home = tmp_path_factory.mktemp("raymq-home")
     make_token(home / "token")

@@ -9,7 +9,7 @@ import mmap
 import os
 from pathlib import Path
 
-from store.clock import NS_PER_MS
+from store.common.clock import NS_PER_MS
 from tests.cluster.conftest import REPO
 
 FOLDER = Path(__file__).parent / "clocks"

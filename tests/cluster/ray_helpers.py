@@ -11,10 +11,10 @@ import msgpack
 
 from actors.host import ray_port
 from actors.host.ray_port import ActorName
+from cluster.control.session.ray_head import read_record
+from cluster.control.session.ray_session import choose_way, connect, disconnect, is_connected
+from cluster.control.topology.topology_file import load_topology
 from cluster.paths import home_of
-from cluster.session.ray_head import read_record
-from cluster.session.ray_session import choose_way, connect, disconnect, is_connected
-from cluster.topology.topology_file import load_topology
 from tests.cluster.conftest import RayMQ
 from tests.eventually import LIMIT_S, TIME_SCALE, eventually
 

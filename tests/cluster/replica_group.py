@@ -15,8 +15,8 @@ import yaml
 
 from cluster.client import Producer, ProducerConfig, PullConsumer
 from cluster.client.errors import ClientError
-from cluster.session.environment import make_token
-from cluster.session.ray_head import stop_head
+from cluster.control.session.environment import make_token
+from cluster.control.session.ray_head import stop_head
 from tests.cluster.conftest import CLI_TIMEOUT_S, COMMIT_LOG_FILE_BYTES, REPO
 from tests.eventually import LIMIT_S, eventually
 from tests.ports import free_port

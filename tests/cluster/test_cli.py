@@ -12,7 +12,7 @@ import typer
 from typer.testing import CliRunner
 
 from cluster.cli.main import COMMANDS, build
-from cluster.topology.topology import LOOPBACK_HOSTS
+from cluster.control.topology.topology import LOOPBACK_HOSTS
 
 HEAVY = ("ray", "pyspark", "numba", "pyarrow", "pydantic")
 

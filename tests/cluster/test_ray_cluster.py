@@ -21,19 +21,19 @@ import pytest
 
 from actors.broker.handle_api import MAX_WAIT_MS
 from actors.host import ray_port
-from actors.remoting.client import RemotingClient
-from actors.remoting.codes import RayMQRequestCode, RequestCode
-from actors.remoting.command import RemotingCommand
-from actors.remoting.properties_text import parse_properties
+from actors.transport.client import RemotingClient
+from actors.wire.codes import RayMQRequestCode, RequestCode
+from actors.wire.command import RemotingCommand
+from actors.wire.properties_text import parse_properties
 from cluster import launch
-from cluster.driver import driver
-from cluster.driver.launch_errors import LaunchFailed, LaunchRefused
-from cluster.driver.plan import Verb
-from cluster.driver.preflight import free_ports
-from cluster.session.ray_head import marked_processes, read_record
-from cluster.session.ray_session import disconnect
-from cluster.topology.topology_file import TopologyError, load_topology
-from store.clock import SystemClock
+from cluster.control import driver
+from cluster.control.launch_errors import LaunchFailed, LaunchRefused
+from cluster.control.plan import Verb
+from cluster.control.preflight import free_ports
+from cluster.control.session.ray_head import marked_processes, read_record
+from cluster.control.session.ray_session import disconnect
+from cluster.control.topology.topology_file import TopologyError, load_topology
+from store.common.clock import SystemClock
 from store.ownership.identity import StoreIdentity, StoreName, write_name
 from tests.cluster.conftest import REPO, RayMQ
 from tests.cluster.ray_helpers import (

@@ -13,8 +13,8 @@ import ray
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
-from cluster.driver.scrape_targets import FILE_NAME
-from tests.actors.broker.metrics.prometheus import running_prometheus
+from cluster.control.scrape_targets import FILE_NAME
+from tests.actors.broker.features.metrics.prometheus import running_prometheus
 from tests.cluster.conftest import REPO, RayMQ
 from tests.cluster.ray_helpers import append, ensure_up
 from tests.eventually import eventually

@@ -21,10 +21,10 @@ from cluster.client import (
     ProducerConfig,
     PullConsumer,
 )
-from cluster.driver import drain, driver, fleet
-from cluster.driver.launch_errors import LaunchFailed, LaunchRefused
-from cluster.driver.launch_report import Reporter
-from cluster.topology.topology_file import load_topology, load_with_source
+from cluster.control import drain, driver, fleet
+from cluster.control.launch_errors import LaunchFailed, LaunchRefused
+from cluster.control.launch_report import Reporter
+from cluster.control.topology.topology_file import load_topology, load_with_source
 from cluster.waiting import SYSTEM_WAITING, Waiting
 from tests.background import Background
 from tests.checkers import Recorder, assert_consistent

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from cluster.session.ray_head import read_record
-from store.clock import Clock
+from cluster.control.session.ray_head import read_record
+from store.common.clock import Clock
 from tests.cluster.conftest import REPO, RayMQ
 from tests.eventually import LIMIT_S, eventually
 from tests.store.conftest import SmallStores, a_draft

@@ -15,12 +15,12 @@ from typing import Any
 import pytest
 import yaml
 
-from actors.remoting.signing import write_credentials
+from actors.wire.signing import write_credentials
 from cluster.client import ConsumerConfig, Producer, ProducerConfig, PullConsumer, PushConsumer, TlsConfig
 from cluster.client.errors import ClientError
-from cluster.session.environment import make_token
-from cluster.session.ray_head import stop_head
-from tests.actors.broker.auth.access_peers import INNER
+from cluster.control.session.environment import make_token
+from cluster.control.session.ray_head import stop_head
+from tests.actors.broker.core.auth.access_peers import INNER
 from tests.certificates import Authority
 from tests.checkers import Recorder, assert_consistent
 from tests.cluster.conftest import CLI_TIMEOUT_S, COMMIT_LOG_FILE_BYTES, REPO

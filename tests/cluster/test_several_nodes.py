@@ -19,16 +19,17 @@ import yaml
 
 from actors.host import ray_port
 from actors.host.ray_port import ActorName
-from cluster import actor_logs, launch
+from cluster import launch
 from cluster.client import Admin, MessageQueue, Producer, ProducerConfig, PullConsumer
 from cluster.client.errors import BrokerRefused
-from cluster.driver.fleet import actor_status
-from cluster.driver.replica_roles import replica_roles
-from cluster.log_files import Query, event_of
-from cluster.session.environment import ray_environment
-from cluster.session.ray_head import ANY_PORT, MARK_ENV, read_record
-from cluster.topology.topology import Topology
-from cluster.topology.topology_file import TopologyError, load_topology
+from cluster.control.fleet import actor_status
+from cluster.control.logs import actor_logs
+from cluster.control.logs.log_files import Query, event_of
+from cluster.control.replica_roles import replica_roles
+from cluster.control.session.environment import ray_environment
+from cluster.control.session.ray_head import ANY_PORT, MARK_ENV, read_record
+from cluster.control.topology.topology import Topology
+from cluster.control.topology.topology_file import TopologyError, load_topology
 from cluster.views.replicas import ReplicaRole
 from jobs import read_dataset
 from jobs.reading.log_epochs import READER_GROUP

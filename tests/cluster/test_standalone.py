@@ -16,19 +16,19 @@ import uvloop
 
 from actors import supervisor
 from actors.rebalancer.coordinator import GroupCoordinator
-from actors.remoting.bodies.groups import SyncGroupReply, SyncGroupRequest
-from actors.remoting.bodies.routes import TopicRouteData
-from actors.remoting.client import RemotingClient, SigningClient
-from actors.remoting.codes import RayMQRequestCode, RequestCode
-from actors.remoting.command import RemotingCommand
-from actors.remoting.hot_headers import SendMessageHeader
-from actors.remoting.signing import Credentials, Signer
+from actors.transport.client import RemotingClient, SigningClient
+from actors.wire.bodies.groups import SyncGroupReply, SyncGroupRequest
+from actors.wire.bodies.routes import TopicRouteData
+from actors.wire.codes import RayMQRequestCode, RequestCode
+from actors.wire.command import RemotingCommand
+from actors.wire.hot_headers import SendMessageHeader
+from actors.wire.signing import Credentials, Signer
 from cluster import standalone
 from cluster.standalone import ServiceFailed, StandaloneCluster, StandaloneSettings, parse_arguments
-from store.clock import SystemClock
+from store.common.clock import SystemClock
 from store.store_settings import StoreSettings
-from tests.actors.broker.auth.access_peers import INNER, inner_file
 from tests.actors.broker.brokers import SMALL_STORE, TIMEOUT_MS, run
+from tests.actors.broker.core.auth.access_peers import INNER, inner_file
 from tests.conftest import RocketStore
 from tests.eventually import LIMIT_S, eventually_async
 

@@ -10,10 +10,10 @@ from rich.console import Console
 
 from cluster.cli.operations.status import COLUMNS, as_row, formatted, lag_of, show
 from cluster.cli.tables import table_of
-from cluster.driver.kinds import BROKER
-from cluster.driver.plan import Running
-from cluster.driver.replica_roles import replica_roles
-from cluster.driver.specs import ActorSpec
+from cluster.control.kinds import BROKER
+from cluster.control.plan import Running
+from cluster.control.replica_roles import replica_roles
+from cluster.control.specs import ActorSpec
 from cluster.launch import ActorStatus, why_failing
 
 

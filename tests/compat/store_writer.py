@@ -19,7 +19,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from store.clock import SystemClock
+from store.common.clock import SystemClock
 from store.message.batch import encode_batch
 from store.message.compression import compress
 from store.message.hosts import Host

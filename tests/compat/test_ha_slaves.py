@@ -7,9 +7,9 @@ from pathlib import Path
 import orjson
 import pytest
 
-from actors.remoting.clients.blocking import BlockingConnection
-from actors.remoting.codes import RayMQRequestCode, RequestCode
-from actors.remoting.command import RemotingCommand
+from actors.transport.clients.blocking import BlockingConnection
+from actors.wire.codes import RayMQRequestCode, RequestCode
+from actors.wire.command import RemotingCommand
 from tests.compat.agent import Agent, Facts
 from tests.compat.build import CLIENT, RELEASES, JavaKit
 from tests.compat.mqadmin import Mqadmin

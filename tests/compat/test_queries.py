@@ -8,11 +8,11 @@ from contextlib import suppress
 
 import pytest
 
-from actors.remoting.client import RemotingClient
-from actors.remoting.codes import RequestCode
-from actors.remoting.command import RemotingCommand
-from actors.remoting.headers import SearchOffsetHeader
-from store.clock import SystemClock
+from actors.transport.client import RemotingClient
+from actors.wire.codes import RequestCode
+from actors.wire.command import RemotingCommand
+from actors.wire.headers import SearchOffsetHeader
+from store.common.clock import SystemClock
 from tests.compat.agent import Agent, OperationFailed
 from tests.compat.conftest import Names
 from tests.compat.peers import Peer

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from actors.remoting.codes import ResponseCode
+from actors.wire.codes import ResponseCode
 from store.message.filter.operands import ExpressionInvalid
 from store.message.filter.sql92 import compile_expression
 from tests.compat.agent import Agent, Facts, OperationFailed

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from actors.remoting.codes import RequestCode, ResponseCode
-from actors.remoting.command import RemotingCommand
-from actors.remoting.headers import CreateTopicHeader
+from actors.wire.codes import RequestCode, ResponseCode
+from actors.wire.command import RemotingCommand
+from actors.wire.headers import CreateTopicHeader
 from tests.actors.broker.brokers import A_DAY_MS, TIMEOUT_MS, Peer, run, serving, settings_of
 from tests.cluster.client.conftest import Cluster
 from tests.compat.agent import Agent

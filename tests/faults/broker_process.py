@@ -9,7 +9,7 @@ import uvloop
 
 from actors.broker.broker_settings import BrokerSettings
 from actors.broker.service import BrokerService
-from store.clock import SystemClock
+from store.common.clock import SystemClock
 
 
 async def main() -> None:

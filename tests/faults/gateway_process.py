@@ -18,7 +18,7 @@ import uvloop
 
 from actors.gateway.gateway_settings import GatewaySettings
 from actors.gateway.service import GatewayService
-from store.clock import SystemClock
+from store.common.clock import SystemClock
 from tests.eventually import LIMIT_S
 
 REPO = Path(__file__).parent.parent.parent

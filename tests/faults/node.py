@@ -25,8 +25,8 @@ from actors.nameserver.nameserver_settings import NameserverSettings
 from actors.nameserver.service import build_nameserver
 from actors.rebalancer.rebalancer_settings import RebalancerSettings
 from actors.rebalancer.service import build_rebalancer
-from store.clock import SystemClock
-from store.logs import log_to_handler
+from store.common.clock import SystemClock
+from store.common.logs import log_to_handler
 from store.store_settings import StoreSettings
 
 STORE = {

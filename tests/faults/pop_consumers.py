@@ -7,14 +7,14 @@ import random
 import time
 from contextlib import suppress
 
-from actors.remoting.bodies.pops import PopMessageHeader
-from actors.remoting.client import RemotingClient
-from actors.remoting.codes import RequestCode, ResponseCode
-from actors.remoting.command import RemotingCommand
-from actors.remoting.remoting_errors import RemotingError
-from store.clock import SystemClock
+from actors.transport.client import RemotingClient
+from actors.wire.bodies.pops import PopMessageHeader
+from actors.wire.codes import RequestCode, ResponseCode
+from actors.wire.command import RemotingCommand
+from actors.wire.remoting_errors import RemotingError
+from store.common.clock import SystemClock
 from store.message.pop_records import NORMAL
-from tests.actors.broker.pop.pops import GROUP, Popped, ack_header, popped
+from tests.actors.broker.features.pop.pops import GROUP, Popped, ack_header, popped
 from tests.eventually import eventually_async
 from tests.faults.raft.processes import TIMEOUT_MS
 

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from store.commitlog.positions import Callback
+from store.common.json_file import JsonConfigFile
 from store.disk.disk_use import DiskUse
-from store.json_file import JsonConfigFile
 from store.message.batch import encode_batch
 from store.message.hosts import Host
 from store.message.message import Message

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from actors.remoting.codes import ResponseCode
-from store.clock import SystemClock
+from actors.wire.codes import ResponseCode
+from store.common.clock import SystemClock
 from store.message.record import decode_records
 from store.message_store import MessageStore
 from tests.actors.broker.brokers import Peer, run_now, settings_of, with_broker

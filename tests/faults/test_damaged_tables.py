@@ -15,11 +15,11 @@ import orjson
 import pytest
 
 from actors.broker.broker_settings import BrokerSettings
-from actors.broker.metadata.config_files import DELAYS, GENERATIONS, GROUPS, OFFSETS, TOPICS
+from actors.broker.core.metadata.config_files import DELAYS, GENERATIONS, GROUPS, OFFSETS, TOPICS
 from actors.broker.service import BrokerService
-from actors.remoting.codes import RequestCode
-from actors.remoting.headers import CreateTopicHeader
-from store.clock import SystemClock
+from actors.wire.codes import RequestCode
+from actors.wire.headers import CreateTopicHeader
+from store.common.clock import SystemClock
 from store.store_errors import StoreError
 from tests.actors.broker.brokers import Peer, run, settings_of, with_broker
 from tests.eventually import LIMIT_S

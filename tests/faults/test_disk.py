@@ -17,9 +17,9 @@ import pytest
 
 from actors.broker.service import BrokerService, warm_up_once
 from actors.host.service_host import ServiceHost, State
-from actors.remoting.codes import RequestCode, ResponseCode
-from actors.remoting.headers import CreateTopicHeader
-from store.clock import SystemClock
+from actors.wire.codes import RequestCode, ResponseCode
+from actors.wire.headers import CreateTopicHeader
+from store.common.clock import SystemClock
 from store.message_store import MessageStore
 from store.ownership.divergence import Divergence, write_divergence
 from store.store_errors import StoreError

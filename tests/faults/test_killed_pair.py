@@ -11,8 +11,8 @@ import uvloop
 
 from actors.broker.broker_settings import BrokerSettings
 from actors.broker.replication.progress_log import MARK_GROUP
-from actors.remoting.codes import RequestCode, ResponseCode
-from actors.remoting.headers import QueryConsumerOffsetHeader, UpdateConsumerOffsetHeader
+from actors.wire.codes import RequestCode, ResponseCode
+from actors.wire.headers import QueryConsumerOffsetHeader, UpdateConsumerOffsetHeader
 from cluster.client import ClientError, Message, Producer
 from store.store_settings import StoreSettings
 from tests.actors.broker.brokers import serving

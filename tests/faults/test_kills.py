@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from store.json_file import JsonConfigFile
+from store.common.json_file import JsonConfigFile
 from tests.faults.aftermath import check_store, history
 from tests.faults.crasher import Crasher
 from tests.faults.scenarios import history_of

@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from actors.remoting.command import PREFIX, RemotingCommand, encode_command
+from actors.wire.command import PREFIX, RemotingCommand, encode_command
 from tests.eventually import LIMIT_S, eventually
 
 pytestmark = [pytest.mark.faults, pytest.mark.slow]
@@ -22,10 +22,10 @@ DESCRIPTORS = 150
 SERVER = f"""
 import asyncio, resource, sys
 import uvloop
-from actors.remoting.command import RemotingCommand
-from actors.remoting.server import RemotingServer
-from actors.remoting.table import RequestTable
-from store.clock import SystemClock
+from actors.wire.command import RemotingCommand
+from actors.transport.server import RemotingServer
+from actors.transport.table import RequestTable
+from store.common.clock import SystemClock
 
 async def main():
     table = RequestTable()

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from store.commitlog.positions import Callback
-from store.json_file import JsonConfigFile
+from store.common.json_file import JsonConfigFile
 from tests.checkers import Recorder
 from tests.faults.aftermath import check_store
 from tests.faults.power import PowerLossDisk

@@ -16,7 +16,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from actors.broker.group.queue_locks import LOCK_TIMEOUT_NS
+from actors.broker.core.group.queue_locks import LOCK_TIMEOUT_NS
 from cluster.client import Admin, ClientError, Producer, ProducerConfig, PullConsumer, PushConsumer
 from tests.background import Background
 from tests.checkers import Event, Recorder, assert_consistent, load

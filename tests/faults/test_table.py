@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.sources import parsed
+
 REPO = Path(__file__).parent.parent.parent
 TABLE = (REPO / "docs" / "faults.md").read_text()
 NAMED = re.findall(r"`(tests/[\w/]+\.py)::(test_\w+)`", TABLE)
@@ -18,7 +20,7 @@ pytestmark = [pytest.mark.faults]
 def names_of_tests(path: Path) -> set[str]:
     """Names of the test functions, and of the state machines that are assigned to a name."""
     functions = (ast.FunctionDef, ast.AsyncFunctionDef)
-    nodes = list(ast.walk(ast.parse(path.read_text())))
+    nodes = list(ast.walk(parsed(path)))
     names = {node.name for node in nodes if isinstance(node, functions)}
     names |= {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
     return {name for name in names if name.startswith("test_")}

@@ -8,16 +8,16 @@ from typing import Any
 import orjson
 
 from actors.access.users import AccessTable
-from actors.broker.metadata.tables import generations_from_json
-from actors.broker.replication.metadata_sync import decode_versions
+from actors.broker.core.metadata.tables import generations_from_json
+from actors.broker.replication.ha.metadata_sync import decode_versions
 from actors.broker.replication.raft.message_codec import decode_message, encode_message
 from actors.raft import messages as raft
 from actors.raft.history import GroupRecord
 from actors.raft.members import Member, Members
-from actors.remoting.bodies import broker, connected, groups, locks, progress, raft_members, routes
-from actors.remoting.properties_text import parse_properties
-from actors.remoting.raymq_requests import CommitOffsetsBody, decode_targets
-from actors.remoting.remoting_errors import Refused
+from actors.wire.bodies import broker, connected, groups, locks, progress, raft_members, routes
+from actors.wire.properties_text import parse_properties
+from actors.wire.raymq_requests import CommitOffsetsBody, decode_targets
+from actors.wire.remoting_errors import Refused
 from store.message.json_text import parse_rocketmq_json
 from store.message.properties import decode_properties, encode_properties
 from store.store_errors import MessageInvalid

@@ -6,17 +6,17 @@ import json
 from pathlib import Path
 from typing import Any
 
-from actors.remoting import admin_headers, headers, hot_headers
-from actors.remoting.command import (
+from actors.wire import admin_headers, headers, hot_headers
+from actors.wire.command import (
     PREFIX,
     RemotingCommand,
     decode_command,
     decode_json_command,
     encode_command,
 )
-from actors.remoting.frame import FrameReader, ReceiveMemory
-from actors.remoting.header import I64_MAX, Expression, FrameText, Group, Header, Long, Topic, wire
-from actors.remoting.remoting_errors import ProtocolError, Refused
+from actors.wire.frame import FrameReader, ReceiveMemory
+from actors.wire.header import I64_MAX, Expression, FrameText, Group, Header, Long, Topic, wire
+from actors.wire.remoting_errors import ProtocolError, Refused
 
 FRAMES = Path(__file__).parents[1] / "fixtures" / "frames"
 CORPUS = [path.read_bytes() for path in sorted(FRAMES.glob("*.bin"))]
@@ -76,7 +76,7 @@ def header(data: bytes) -> None:
 
 def json_header(data: bytes) -> None:
     """Check that the fast decoder of JSON headers equals the lenient one, if it accepts the header."""
-    from actors.remoting.command import _decode_json_leniently  # the reference to compare with
+    from actors.wire.command import _decode_json_leniently  # the reference to compare with
 
     try:
         command = decode_json_command(data, b"")

@@ -14,7 +14,7 @@ import pytest
 
 from cluster.client import Admin, Message, Producer, ProducerConfig
 from cluster.standalone import StandaloneCluster, StandaloneSettings
-from store.clock import SystemClock
+from store.common.clock import SystemClock
 from store.store_settings import StoreSettings
 from tests.eventually import LIMIT_S
 

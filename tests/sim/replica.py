@@ -13,7 +13,7 @@ from actors.raft import effects as do
 from actors.raft.effects import SavedTerm
 from actors.raft.members import Member, Members
 from actors.raft.messages import Ack, FetchRequest, Message
-from actors.remoting.remoting_errors import Refused
+from actors.wire.remoting_errors import Refused
 from tests.sim.checks import Lease, Violation
 from tests.sim.driven import DrivenLog, DrivenStore, SteppedNode, address_of, number_of
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from actors.broker.core.table_names import TOPIC
 from actors.broker.replication.raft.group_tables import GroupTables, save_tables
 from actors.broker.replication.raft.meta_log import MetaLog
-from actors.broker.table_names import TOPIC
 from store.message_store import MessageStore
 from tests.sim.checks import Violation
 from tests.sim.model_log import Token

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from store.background import Executors, thread_pool
-from store.clock import Clock
 from store.commitlog.positions import ConfirmPolicy
+from store.common.background import Executors, thread_pool
+from store.common.clock import Clock
 from store.disk.disk_use import DiskProbe, disk_use
 from store.dispatch.sink import DispatchSink
 from store.message.hosts import Host

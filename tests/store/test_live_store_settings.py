@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from store.live_settings import LiveSettings
+from store.common.live_settings import LiveSettings
 
 CHECKPOINT = "raymq.derived"
 

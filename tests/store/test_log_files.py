@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from store import logs
-from store.logs import get_logger, log_to_file
+from store.common import logs
+from store.common.logs import get_logger, log_to_file
 
 
 @pytest.fixture(autouse=True)
@@ -32,7 +32,7 @@ def _as_before() -> Iterator[None]:
 def lines(file: Path) -> list[dict[str, Any]]:
     """Return the events of a log file, without those of connections that other tests left open."""
     events: list[dict[str, Any]] = [json.loads(line) for line in file.read_text().splitlines()]
-    return [event for event in events if not event["logger"].startswith("raymq.actors.remoting")]
+    return [event for event in events if not event["logger"].startswith("raymq.actors.transport")]
 
 
 def test_log_file_event_is_one_json_line_with_time_level_and_logger(tmp_path: Path, capfd: Any) -> None:
@@ -92,7 +92,7 @@ def test_log_file_on_a_full_disk_raises_no_error(tmp_path: Path, capfd: Any) -> 
 
 def test_log_cuts_long_values_and_names_their_length(tmp_path: Path) -> None:
     log_to_file(tmp_path / "a.log")
-    log = get_logger("actors.broker.group.clients")
+    log = get_logger("actors.broker.core.group.clients")
     table = {f"T-{number}": "x" * 1_000_000 for number in range(1000)}
     log.warning("subscriptions_differ", group="g" * 1_000_000, before=table, bodies=[b"\x00" * 1_000_000])
     log.warning("nested", one={"2": {"3": {"4": {"5": {"6": 7}}}}})

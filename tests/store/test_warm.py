@@ -13,7 +13,7 @@ import gc, logging, sys
 from pathlib import Path
 from numba.core.dispatcher import Dispatcher
 from store import warm
-from store.clock import SystemClock
+from store.common.clock import SystemClock
 from store.ownership.identity import StoreIdentity
 from store.message_store import MessageStore
 

@@ -15,17 +15,17 @@ from functools import partial
 
 from actors.broker.broker_settings import BrokerSettings, broker_id_of
 from actors.broker.build_loop import BrokerLoop
-from actors.broker.drain import BrokerDrain
-from actors.broker.identity import BrokerIdentity
-from actors.broker.loop.reads import Reads
-from actors.broker.metadata.tables import BrokerTables
-from actors.broker.role import BrokerRole
-from actors.broker.stats import RATE_SPANS_S, BrokerStats
+from actors.broker.core.drain import BrokerDrain
+from actors.broker.core.identity import BrokerIdentity
+from actors.broker.core.loop.reads import Reads
+from actors.broker.core.metadata.tables import BrokerTables
+from actors.broker.core.role import BrokerRole
+from actors.broker.core.stats import RATE_SPANS_S, BrokerStats
 from actors.host.figures import Figure, Kind, Sample, connections_figure, failures_figure
-from actors.remoting.codes import VERSION_5_3_3
-from actors.remoting.request import Cost
 from actors.supervisor import Supervisor
-from store.clock import NS_PER_MS
+from actors.transport.request import Cost
+from actors.wire.codes import VERSION_5_3_3
+from store.common.clock import NS_PER_MS
 from store.message_store import MessageStore
 from store.store_errors import StoreError
 

@@ -7,25 +7,25 @@ from functools import partial
 
 import orjson
 
-from actors.broker.group.clients import Clients
-from actors.broker.group.subscriptions import filter_of, subscription_data
-from actors.broker.loop.reads import SEARCH_ATTEMPTS, Reads
-from actors.broker.stats import DAY, HOUR, MINUTE, BrokerStats, Count, Tally
+from actors.broker.core.group.clients import Clients
+from actors.broker.core.group.subscriptions import filter_of, subscription_data
+from actors.broker.core.loop.reads import SEARCH_ATTEMPTS, Reads
+from actors.broker.core.stats import DAY, HOUR, MINUTE, BrokerStats, Count, Tally
 from actors.host.figures import Figure, described, runtime_table
-from actors.remoting.admin_headers import BrokerStatsHeader, ConsumeQueueHeader
-from actors.remoting.bodies.broker import (
+from actors.transport.connection import Connection
+from actors.transport.request import OnSlave, RequestContext, RequestRow
+from actors.wire.admin_headers import BrokerStatsHeader, ConsumeQueueHeader
+from actors.wire.bodies.broker import (
     BrokerStatsData,
     BrokerStatsItem,
     ConsumeQueueData,
     ConsumeQueueUnits,
 )
-from actors.remoting.bodies.routes import encode_kv_table
-from actors.remoting.codes import RayMQRequestCode, RequestCode, ResponseCode
-from actors.remoting.command import RemotingCommand
-from actors.remoting.connection import Connection
-from actors.remoting.remoting_errors import Refused
-from actors.remoting.request import OnSlave, RequestContext, RequestRow
-from actors.remoting.targets import (
+from actors.wire.bodies.routes import encode_kv_table
+from actors.wire.codes import RayMQRequestCode, RequestCode, ResponseCode
+from actors.wire.command import RemotingCommand
+from actors.wire.remoting_errors import Refused
+from actors.wire.targets import (
     Action,
     DecodedRequest,
     Resource,

@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
 
-from actors.broker.metadata.tables import BrokerTables
-from actors.broker.role import Role
-from actors.remoting.codes import RequestCode, ResponseCode
-from actors.remoting.command import RemotingCommand
-from actors.remoting.remoting_errors import Refused
-from actors.remoting.request import OnSlave, RequestContext, RequestRow
-from actors.remoting.targets import Action, on_cluster
-from store.logs import get_logger
+from actors.broker.core.metadata.tables import BrokerTables
+from actors.broker.core.role import Role
+from actors.transport.request import OnSlave, RequestContext, RequestRow
+from actors.wire.codes import RequestCode, ResponseCode
+from actors.wire.command import RemotingCommand
+from actors.wire.remoting_errors import Refused
+from actors.wire.targets import Action, on_cluster
+from store.common.logs import get_logger
 from store.message_store import MessageStore
 
 _log = get_logger(__name__)

@@ -6,16 +6,18 @@ from collections.abc import Iterable
 from contextlib import suppress
 from functools import partial
 
-from actors.broker.group.clients import CLIENT_TIMEOUT_MS, Clients, GroupMember
-from actors.broker.group.subscriptions import subscription_data
-from actors.broker.loop.reads import Reads, stored_record
-from actors.remoting.admin_headers import (
+from actors.broker.core.group.clients import CLIENT_TIMEOUT_MS, Clients, GroupMember
+from actors.broker.core.group.subscriptions import subscription_data
+from actors.broker.core.loop.reads import Reads, stored_record
+from actors.transport.connection import Connection
+from actors.transport.request import OnSlave, Permits, RequestContext, RequestRow, TopicCheck
+from actors.wire.admin_headers import (
     ClientHeader,
     ConsumerStatusHeader,
     GroupTopicHeader,
     ProducerGroupHeader,
 )
-from actors.remoting.bodies.connected import (
+from actors.wire.bodies.connected import (
     ClientConnection,
     ConsumerConnection,
     ProducerInfo,
@@ -23,15 +25,13 @@ from actors.remoting.bodies.connected import (
     encode_producers,
     encode_subscription,
 )
-from actors.remoting.bodies.consumer_status import encode_of_group, table_of_member
-from actors.remoting.codes import RequestCode, ResponseCode
-from actors.remoting.command import RemotingCommand
-from actors.remoting.connection import Connection
-from actors.remoting.headers import ConsumerGroupHeader
-from actors.remoting.remoting_errors import Refused, RemotingError, TimedOut
-from actors.remoting.request import OnSlave, Permits, RequestContext, RequestRow, TopicCheck
-from actors.remoting.targets import Action, Resource, Target, each_of, on_every, on_group, on_topic
-from store.clock import NS_PER_MS, Clock
+from actors.wire.bodies.consumer_status import encode_of_group, table_of_member
+from actors.wire.codes import RequestCode, ResponseCode
+from actors.wire.command import RemotingCommand
+from actors.wire.headers import ConsumerGroupHeader
+from actors.wire.remoting_errors import Refused, RemotingError, TimedOut
+from actors.wire.targets import Action, Resource, Target, each_of, on_every, on_group, on_topic
+from store.common.clock import NS_PER_MS, Clock
 from store.message.message_id import decode_message_id
 from store.message.record import decode_record
 from store.message_store import MessageStore

@@ -7,14 +7,14 @@ from functools import partial
 
 import orjson
 
-from actors.broker.drain import BrokerDrain
-from actors.broker.table_names import DRAIN
-from actors.remoting.admin_headers import DrainBrokerHeader
-from actors.remoting.codes import RayMQRequestCode, ResponseCode
-from actors.remoting.command import RemotingCommand
-from actors.remoting.remoting_errors import Refused
-from actors.remoting.request import RequestContext, RequestRow
-from actors.remoting.targets import Action, DecodedRequest, Resource, Target, each_of, on_cluster, on_every
+from actors.broker.core.drain import BrokerDrain
+from actors.broker.core.table_names import DRAIN
+from actors.transport.request import RequestContext, RequestRow
+from actors.wire.admin_headers import DrainBrokerHeader
+from actors.wire.codes import RayMQRequestCode, ResponseCode
+from actors.wire.command import RemotingCommand
+from actors.wire.remoting_errors import Refused
+from actors.wire.targets import Action, DecodedRequest, Resource, Target, each_of, on_cluster, on_every
 
 _EVERY_GROUP = on_every(Resource.GROUP, Action.LIST)  # the progress names all groups
 _LOOK = each_of(on_cluster(Action.GET), _EVERY_GROUP)

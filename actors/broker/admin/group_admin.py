@@ -9,17 +9,17 @@ from typing import Any
 import orjson
 
 from actors.broker.admin.topic_admin import body_objects
-from actors.broker.metadata.tables import BrokerTables
-from actors.broker.stats import BrokerStats
-from actors.broker.table_names import MODE, OFFSET
-from actors.remoting.admin_headers import DeleteGroupHeader, GroupHeader
-from actors.remoting.codes import RequestCode, ResponseCode
-from actors.remoting.command import RemotingCommand
-from actors.remoting.json_fields import load_kept_object
-from actors.remoting.remoting_errors import Refused
-from actors.remoting.request import OnSlave, RequestContext, RequestRow
-from actors.remoting.slices import Steps
-from actors.remoting.targets import Action, DecodedRequest, Resource, Target, on_every, on_group
+from actors.broker.core.metadata.tables import BrokerTables
+from actors.broker.core.stats import BrokerStats
+from actors.broker.core.table_names import MODE, OFFSET
+from actors.transport.request import OnSlave, RequestContext, RequestRow
+from actors.transport.slices import Steps
+from actors.wire.admin_headers import DeleteGroupHeader, GroupHeader
+from actors.wire.codes import RequestCode, ResponseCode
+from actors.wire.command import RemotingCommand
+from actors.wire.json_fields import load_kept_object
+from actors.wire.remoting_errors import Refused
+from actors.wire.targets import Action, DecodedRequest, Resource, Target, on_every, on_group
 from store.message.group_config import SubscriptionGroupConfig
 
 

@@ -14,20 +14,20 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from itertools import islice
 
-from actors.broker.group.clients import Clients
-from actors.broker.loop.reads import Reads
-from actors.broker.metadata.tables import BrokerTables
-from actors.broker.table_names import OFFSET, RESET
-from actors.remoting.admin_headers import CloneGroupOffsetHeader, ResetOffsetHeader
-from actors.remoting.bodies.progress import encode_progress_offsets
-from actors.remoting.codes import RequestCode, ResponseCode
-from actors.remoting.command import RemotingCommand
-from actors.remoting.connection import Connection
-from actors.remoting.remoting_errors import Refused
-from actors.remoting.request import RequestContext, RequestRow, TopicCheck
-from actors.remoting.slices import Steps
-from actors.remoting.targets import Action, each_of, on_group, on_topic
-from store.logs import get_logger
+from actors.broker.core.group.clients import Clients
+from actors.broker.core.loop.reads import Reads
+from actors.broker.core.metadata.tables import BrokerTables
+from actors.broker.core.table_names import OFFSET, RESET
+from actors.transport.connection import Connection
+from actors.transport.request import RequestContext, RequestRow, TopicCheck
+from actors.transport.slices import Steps
+from actors.wire.admin_headers import CloneGroupOffsetHeader, ResetOffsetHeader
+from actors.wire.bodies.progress import encode_progress_offsets
+from actors.wire.codes import RequestCode, ResponseCode
+from actors.wire.command import RemotingCommand
+from actors.wire.remoting_errors import Refused
+from actors.wire.targets import Action, each_of, on_group, on_topic
+from store.common.logs import get_logger
 from store.message.message_queue import MessageQueue
 from store.message_store import MessageStore
 

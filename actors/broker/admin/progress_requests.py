@@ -11,16 +11,17 @@ from collections.abc import AsyncIterator, Callable, Iterable
 from functools import partial
 
 from actors.broker.build_loop import BrokerLoop
-from actors.broker.identity import BrokerIdentity
-from actors.broker.metadata.tables import BrokerTables
-from actors.broker.parts import BrokerGroups
-from actors.remoting.admin_headers import (
+from actors.broker.core.identity import BrokerIdentity
+from actors.broker.core.metadata.tables import BrokerTables
+from actors.broker.core.parts import BrokerGroups
+from actors.transport.request import OnSlave, Permits, RequestContext, RequestRow
+from actors.wire.admin_headers import (
     BrokerConsumeStatsHeader,
     ConsumeStatsHeader,
     GroupHeader,
     GroupTopicHeader,
 )
-from actors.remoting.bodies.progress import (
+from actors.wire.bodies.progress import (
     EXPECTED,
     UNKNOWN,
     ConsumeStats,
@@ -35,11 +36,10 @@ from actors.remoting.bodies.progress import (
     encode_time_spans,
     encode_topics_of_group,
 )
-from actors.remoting.codes import RayMQRequestCode, RequestCode
-from actors.remoting.command import RemotingCommand
-from actors.remoting.headers import TopicHeader
-from actors.remoting.request import OnSlave, Permits, RequestContext, RequestRow
-from actors.remoting.targets import (
+from actors.wire.codes import RayMQRequestCode, RequestCode
+from actors.wire.command import RemotingCommand
+from actors.wire.headers import TopicHeader
+from actors.wire.targets import (
     Action,
     DecodedRequest,
     Resource,
@@ -49,7 +49,7 @@ from actors.remoting.targets import (
     on_group,
     on_topic,
 )
-from store.clock import Clock
+from store.common.clock import Clock
 from store.message.message_queue import MessageQueue
 
 QUEUES_PER_SLICE = 32

@@ -8,13 +8,13 @@ from functools import partial
 
 import orjson
 
-from actors.broker.metadata.tables import BrokerTables
-from actors.remoting.admin_headers import MasterFlushOffsetHeader
-from actors.remoting.bodies.queue_ends import QueueEnds
-from actors.remoting.codes import RayMQRequestCode, RequestCode
-from actors.remoting.command import RemotingCommand
-from actors.remoting.request import OnSlave, RequestContext, RequestRow
-from actors.remoting.targets import Action, on_cluster
+from actors.broker.core.metadata.tables import BrokerTables
+from actors.transport.request import OnSlave, RequestContext, RequestRow
+from actors.wire.admin_headers import MasterFlushOffsetHeader
+from actors.wire.bodies.queue_ends import QueueEnds
+from actors.wire.codes import RayMQRequestCode, RequestCode
+from actors.wire.command import RemotingCommand
+from actors.wire.targets import Action, on_cluster
 from store.message_store import MessageStore
 
 

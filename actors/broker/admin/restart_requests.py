@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable
 
-from actors.remoting.admin_headers import RestartBrokerHeader
-from actors.remoting.codes import RayMQRequestCode, ResponseCode
-from actors.remoting.command import RemotingCommand
-from actors.remoting.remoting_errors import Refused
-from actors.remoting.request import OnSlave, RequestContext, RequestRow
-from actors.remoting.targets import Action, on_cluster
+from actors.transport.request import OnSlave, RequestContext, RequestRow
+from actors.wire.admin_headers import RestartBrokerHeader
+from actors.wire.codes import RayMQRequestCode, ResponseCode
+from actors.wire.command import RemotingCommand
+from actors.wire.remoting_errors import Refused
+from actors.wire.targets import Action, on_cluster
 
 Restart = Callable[[str], None]
 """Stops the broker cleanly and starts it again; called with the reason on the broker's event loop."""

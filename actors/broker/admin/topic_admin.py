@@ -8,20 +8,20 @@ from typing import Any
 
 import orjson
 
-from actors.broker.metadata.tables import BrokerTables
-from actors.broker.registration import WhenRegistered
-from actors.broker.stats import BrokerStats
-from actors.broker.table_names import MODE
-from actors.remoting.bodies.routes import encode_topic_list
-from actors.remoting.codes import RequestCode, ResponseCode
-from actors.remoting.command import Buffer, RemotingCommand
-from actors.remoting.header import QUEUES_MAX, too_long
-from actors.remoting.headers import CreateTopicHeader, DeleteTopicHeader, TopicHeader
-from actors.remoting.json_fields import KEPT_BYTES_MAX, get_objects, load_kept_object
-from actors.remoting.remoting_errors import Refused
-from actors.remoting.request import BODY_BYTES_MAX, OnSlave, RequestContext, RequestRow
-from actors.remoting.slices import Steps
-from actors.remoting.targets import Action, DecodedRequest, Resource, Target, on_every, on_topic
+from actors.broker.core.metadata.tables import BrokerTables
+from actors.broker.core.registration import WhenRegistered
+from actors.broker.core.stats import BrokerStats
+from actors.broker.core.table_names import MODE
+from actors.transport.request import BODY_BYTES_MAX, OnSlave, RequestContext, RequestRow
+from actors.transport.slices import Steps
+from actors.wire.bodies.routes import encode_topic_list
+from actors.wire.codes import RequestCode, ResponseCode
+from actors.wire.command import Buffer, RemotingCommand
+from actors.wire.header import QUEUES_MAX, too_long
+from actors.wire.headers import CreateTopicHeader, DeleteTopicHeader, TopicHeader
+from actors.wire.json_fields import KEPT_BYTES_MAX, get_objects, load_kept_object
+from actors.wire.remoting_errors import Refused
+from actors.wire.targets import Action, DecodedRequest, Resource, Target, on_every, on_topic
 from store.message.topic_config import TopicConfig
 
 

@@ -1,1 +1,1 @@
-"""Replication: a master sends its CommitLog to slaves, as RocketMQ's brokers do."""
+"""Replication of brokers: masters that send their CommitLog to slaves, and Raft groups."""

@@ -9,30 +9,30 @@ from dataclasses import replace
 from typing import Any
 
 from actors.broker.broker_settings import SLAVE, BrokerSettings
-from actors.broker.capability import Capability, OpenStore
-from actors.broker.loop.log_history import LogHistory, PastPositions
-from actors.broker.parts import BrokerParts
-from actors.broker.registration import Registration
+from actors.broker.core.capability import Capability, OpenStore
+from actors.broker.core.loop.log_history import LogHistory, PastPositions
+from actors.broker.core.parts import BrokerParts
+from actors.broker.core.registration import Registration
+from actors.broker.core.role import BrokerRole, Role, RoleService
 from actors.broker.replication.group_epochs import EpochRequests, GroupEpochs
-from actors.broker.replication.ha_client import HaClient
-from actors.broker.replication.metadata_sync import MetadataSync
+from actors.broker.replication.ha.ha_client import HaClient
+from actors.broker.replication.ha.metadata_sync import MetadataSync
+from actors.broker.replication.ha.slave_requests import SlaveRequests
 from actors.broker.replication.raft.forwarding import Forwarder
 from actors.broker.replication.raft.member_requests import MemberRequests
 from actors.broker.replication.raft.raft_requests import RaftRequests
 from actors.broker.replication.raft.transfers import refuse_transfer, transfer_row
-from actors.broker.replication.slave_requests import SlaveRequests
-from actors.broker.replication.table_specs import copies_of
-from actors.broker.role import BrokerRole, Role, RoleService
+from actors.broker.replication.tables.table_specs import copies_of
 from actors.host.cluster_tls import check_peer_ca
 from actors.host.figures import Figure, Kind
 from actors.raft.conversion import refuse_member
-from actors.remoting.command import RemotingCommand
-from actors.remoting.headers import RegisterBrokerResponse
-from actors.remoting.request import RequestContext
 from actors.supervisor import Supervisor
-from store.clock import Clock
+from actors.transport.request import RequestContext
+from actors.wire.command import RemotingCommand
+from actors.wire.headers import RegisterBrokerResponse
 from store.commitlog.confirm_policy import confirm_policy
-from store.logs import get_logger
+from store.common.clock import Clock
+from store.common.logs import get_logger
 from store.message_store import MessageStore
 from store.ownership.divergence import remove_divergence
 from store.ownership.first_copy import refuse_first_copy

@@ -25,14 +25,14 @@ from actors.raft.epoch_file import (
     is_increasing,
     read_epochs,
 )
-from actors.remoting.client import RemotingClient
-from actors.remoting.codes import RequestCode, ResponseCode
-from actors.remoting.command import RemotingCommand
-from actors.remoting.remoting_errors import ProtocolError, Refused
-from actors.remoting.request import OnSlave, RequestContext, RequestRow
-from actors.remoting.targets import Action, on_cluster
+from actors.transport.client import RemotingClient
+from actors.transport.request import OnSlave, RequestContext, RequestRow
+from actors.wire.codes import RequestCode, ResponseCode
+from actors.wire.command import RemotingCommand
+from actors.wire.remoting_errors import ProtocolError, Refused
+from actors.wire.targets import Action, on_cluster
+from store.common.logs import get_logger
 from store.disk.files import replace_file, sync_directory
-from store.logs import get_logger
 from store.store_errors import StoreError
 
 _log = get_logger(__name__)

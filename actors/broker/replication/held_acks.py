@@ -11,14 +11,14 @@ from collections.abc import Callable, Iterable
 from typing import Protocol
 
 from actors.broker.build_loop import BrokerLoop
-from actors.broker.metadata.acked_offsets import AckedOffsets
+from actors.broker.core.metadata.acked_offsets import AckedOffsets
+from actors.broker.core.sending.acks import PendingAck
+from actors.broker.core.table_names import ACKED, OFFSET, ORDER
 from actors.broker.replication.raft.meta_record import Key
-from actors.broker.sending.acks import PendingAck
-from actors.broker.table_names import ACKED, OFFSET, ORDER
-from actors.remoting.codes import ResponseCode
-from actors.remoting.command import RemotingCommand
-from actors.remoting.remoting_errors import Refused
-from actors.remoting.request import RequestContext
+from actors.transport.request import RequestContext
+from actors.wire.codes import ResponseCode
+from actors.wire.command import RemotingCommand
+from actors.wire.remoting_errors import Refused
 from store.store_errors import StoreError
 
 

@@ -18,12 +18,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
-from actors.broker.metadata.consumer_offsets import ConsumerOffsets
+from actors.broker.core.metadata.consumer_offsets import ConsumerOffsets
+from actors.broker.core.table_names import ACKED, OFFSET, ORDER
+from actors.broker.core.table_spec import Entries
 from actors.broker.replication.group_log import log_parts
 from actors.broker.replication.raft.meta_record import RECORD_BYTES, Entry, Key, decode_meta, encode_changes
-from actors.broker.table_names import ACKED, OFFSET, ORDER
-from actors.broker.table_spec import Entries
-from store.logs import get_logger
+from store.common.logs import get_logger
 from store.message.message import UNKNOWN_HOST, MessageExt
 from store.message.record import RecordDraft, decode_record, decode_records
 from store.message_store import MessageStore

@@ -17,7 +17,7 @@ from actors.gateway.grpc.intake import COPIES, Intake, wake
 from actors.gateway.grpc.messages import encode_frame
 from actors.gateway.grpc.status import CallFailed, StatusCode
 from actors.memory_account import Share
-from store.clock import NS_PER_MS
+from store.common.clock import NS_PER_MS
 
 HIGH_WATER_BYTES: Final = 64 * 1024
 """`Call.send` waits while more bytes of its stream are unsent."""

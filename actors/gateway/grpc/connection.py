@@ -32,11 +32,11 @@ from actors.gateway.grpc.messages import MessageReader
 from actors.gateway.grpc.status import CallFailed, StatusCode, decode_timeout_ns, encode_status_text
 from actors.memory_account import STALLED_MS, MemoryAccount, Share
 from actors.ports import IN_USE_MS, NEVER_ASKED_NS
-from actors.remoting.frame import describe_bytes
-from actors.remoting.hub import Hub
-from actors.remoting.remoting_errors import without_paths
-from store.clock import NS_PER_MS
-from store.logs import get_logger
+from actors.transport.hub import Hub
+from actors.wire.frame import describe_bytes
+from actors.wire.remoting_errors import without_paths
+from store.common.clock import NS_PER_MS
+from store.common.logs import get_logger
 
 _log = get_logger(__name__)
 

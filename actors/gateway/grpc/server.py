@@ -15,11 +15,11 @@ from actors.gateway.grpc.limits import STREAMS, GrpcLimits
 from actors.host.trim import trim_if_released
 from actors.memory_account import MemoryAccount
 from actors.ports import Port, Ports
-from actors.remoting.hub import Hub
-from actors.remoting.limits import RemotingLimits
-from actors.remoting.tls.contexts import ServerTls
-from actors.remoting.tls.gate import TlsGate
-from store.clock import Clock
+from actors.transport.hub import Hub
+from actors.transport.limits import RemotingLimits
+from actors.transport.tls.contexts import ServerTls
+from actors.transport.tls.gate import TlsGate
+from store.common.clock import Clock
 
 _SWEEP_S: Final = 5.0
 _DRAIN_CHECK_S: Final = 0.05

@@ -24,12 +24,12 @@ from actors.bounds import AtLimit, Bound, Keeper, Use, uses_of
 from actors.host.figures import Figure, bound_figures
 from actors.host.metrics.page import CONTENT_TYPE, DROPPED, page
 from actors.ports import NEVER_ASKED_NS, RESERVED, Port, Ports
-from actors.remoting.settings_text import HostName
-from store.clock import SystemClock
-from store.logs import get_logger
-from store.settings_model import SettingsModel
+from actors.wire.settings_text import HostName
+from store.common.clock import SystemClock
+from store.common.logs import get_logger
+from store.common.settings_model import SettingsModel
+from store.common.text_file import without_mark
 from store.store_errors import StoreError
-from store.text_file import without_mark
 
 _log = get_logger(__name__)
 

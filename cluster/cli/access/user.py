@@ -13,7 +13,7 @@ import typer
 from cluster.cli.console import Failed, Output, Refusal, confirmed, exiting_on_errors, open_admin
 from cluster.cli.options import NAMESERVER, AsJson, Nameserver, Yes, examples
 from cluster.views import access
-from store.text_file import read_text
+from store.common.text_file import read_text
 
 app = typer.Typer(no_args_is_help=True, help="Users of access control: list, create, change, delete.")
 
@@ -94,7 +94,7 @@ def credentials(
     The secret key is random unless --secret-file is given.
     """
 
-    from actors.remoting.signing import Credentials, CredentialsInvalid, write_credentials
+    from actors.wire.signing import Credentials, CredentialsInvalid, write_credentials
 
     with exiting_on_errors():
         secret_key = secrets.token_urlsafe(SECRET_BYTES) if secret_file is None else _read_secret(secret_file)

@@ -38,7 +38,7 @@ def show_status(
     from rich.console import Console
 
     from cluster.autoscale.commands import autoscaler_status
-    from cluster.topology.topology_file import load_topology
+    from cluster.control.topology.topology_file import load_topology
 
     console = Console()
     with exiting_on_launch_errors(reads_only=True):
@@ -101,7 +101,7 @@ def run_dry(
 def pause(topology: TopologyOption = None, overrides: Overrides = None) -> None:
     """Stop adding and removing brokers until `raymq autoscale resume`; unfinished drains are cancelled."""
     from cluster.autoscale.commands import set_paused
-    from cluster.topology.topology_file import load_topology
+    from cluster.control.topology.topology_file import load_topology
 
     with exiting_on_launch_errors():
         set_paused(load_topology(topology, overrides or []), paused=True)
@@ -112,7 +112,7 @@ def pause(topology: TopologyOption = None, overrides: Overrides = None) -> None:
 def resume(topology: TopologyOption = None, overrides: Overrides = None) -> None:
     """Add and remove brokers again after `raymq autoscale pause`."""
     from cluster.autoscale.commands import set_paused
-    from cluster.topology.topology_file import load_topology
+    from cluster.control.topology.topology_file import load_topology
 
     with exiting_on_launch_errors():
         set_paused(load_topology(topology, overrides or []), paused=False)
@@ -128,7 +128,7 @@ def release(
     The messages in that store cannot be read unless the node returns. Repeat `raymq up` after this command.
     """
     from cluster.autoscale.commands import release_store
-    from cluster.topology.topology_file import load_topology
+    from cluster.control.topology.topology_file import load_topology
 
     with exiting_on_launch_errors():
         given = load_topology(topology, overrides or [])

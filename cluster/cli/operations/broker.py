@@ -12,10 +12,10 @@ from cluster.cli.console import Failed, confirmed, open_admin
 from cluster.cli.options import NAMESERVER, AsJson, Broker, DryRun, Nameserver, Yes, examples
 from cluster.counted import counted
 from cluster.views import brokers
-from store.clock import SystemClock
+from store.common.clock import SystemClock
 
 if TYPE_CHECKING:
-    from actors.remoting.bodies.broker import BrokerStatsItem
+    from actors.wire.bodies.broker import BrokerStatsItem
 
 app = typer.Typer(no_args_is_help=True, help="Brokers: list, describe, statistics, settings, cleaning.")
 
@@ -246,7 +246,7 @@ def drain(
     The drain lasts until --cancel or a restart of the broker. `raymq drain`, on a machine of the cluster,
     also waits for the consumers and stops the broker.
     """
-    from cluster.driver.drain import DrainProgress
+    from cluster.control.drain import DrainProgress
 
     if show and cancel:
         raise typer.BadParameter("--show and --cancel exclude each other")

@@ -15,9 +15,9 @@ def command(
     """Stop the cluster; stores are kept. Also stops Ray if `raymq up` started it."""
     from rich.console import Console
 
-    from cluster.driver.launch_report import ConsoleReport
+    from cluster.control.launch_report import ConsoleReport
+    from cluster.control.topology.topology_file import load_topology
     from cluster.launch import down
-    from cluster.topology.topology_file import load_topology
 
     with exiting_on_launch_errors():
         down(load_topology(topology, overrides or []), ConsoleReport(Console()))

@@ -29,8 +29,8 @@ def command(
     A slave is stopped at once. The store is kept; `raymq up` starts the broker again. On a timeout or Ctrl-C
     the broker keeps running and writes are enabled again.
     """
+    from cluster.control.topology.topology_file import load_topology
     from cluster.launch import drain
-    from cluster.topology.topology_file import load_topology
 
     with exiting_on_launch_errors(), reporting(dry_run=dry_run) as report:
         given = load_topology(topology, overrides or [])

@@ -58,10 +58,10 @@ def command(
     """
     from rich.console import Console
 
-    from cluster.actor_logs import checked_level, parse_since, read
-    from cluster.driver.launch_report import ConsoleReport
-    from cluster.log_files import Query
-    from cluster.topology.topology_file import load_topology
+    from cluster.control.launch_report import ConsoleReport
+    from cluster.control.logs.actor_logs import checked_level, parse_since, read
+    from cluster.control.logs.log_files import Query
+    from cluster.control.topology.topology_file import load_topology
 
     console, errors = Console(), Console(stderr=True)
 
@@ -81,7 +81,7 @@ def command(
 
 def show(console: Any, actor: str, line: bytes, *, as_json: bool) -> None:
     """Print one event, a JSON line of an actor's log, as text or JSON."""
-    from cluster.log_files import event_of
+    from cluster.control.logs.log_files import event_of
 
     event = event_of(line)
     if as_json:

@@ -31,7 +31,7 @@ def config(topology: Topology = None, overrides: Overrides = None) -> None:
     """
     import yaml
 
-    from cluster.topology.topology_file import load_topology
+    from cluster.control.topology.topology_file import load_topology
 
     with exiting_on_launch_errors():
         given = load_topology(topology, overrides or [])
@@ -39,10 +39,10 @@ def config(topology: Topology = None, overrides: Overrides = None) -> None:
 
 
 def _config(topology: Any) -> dict[str, Any]:
-    from cluster.driver.scrape_targets import FILE_NAME
+    from cluster.control.scrape_targets import FILE_NAME
+    from cluster.control.session.ray_head import temporary_directory
+    from cluster.control.topology.topology_file import SHIPPED
     from cluster.paths import home_of
-    from cluster.session.ray_head import temporary_directory
-    from cluster.topology.topology_file import SHIPPED
 
     job: dict[str, Any] = {
         "job_name": "raymq",

@@ -46,9 +46,9 @@ def command(
     """
     from rich.console import Console
 
-    from cluster.driver.replica_roles import replica_roles
+    from cluster.control.replica_roles import replica_roles
+    from cluster.control.topology.topology_file import load_topology
     from cluster.launch import other_clusters, status
-    from cluster.topology.topology_file import load_topology
 
     console = Console()
 

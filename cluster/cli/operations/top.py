@@ -17,7 +17,7 @@ from cluster.cli.tables import escaped_text, table_of
 from cluster.views.samples import ClusterState, take_sample
 from cluster.views.top import group_rates, topic_rates
 from cluster.views.warnings import notices
-from store.clock import SystemClock
+from store.common.clock import SystemClock
 
 if TYPE_CHECKING:
     from cluster.client import Admin

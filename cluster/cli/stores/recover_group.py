@@ -24,7 +24,7 @@ def recover_group(path: Store, dry_run: DryRun = False, yes: Yes = False, as_jso
     stores, and add them with `raymq replica add`.
     """
     from cluster.group_recovery import recovering_group
-    from store.clock import SystemClock
+    from store.common.clock import SystemClock
 
     out = Output(as_json=as_json)
     with (

@@ -17,7 +17,7 @@ from cluster.cli.topics.message_view import decode_line
 from cluster.counted import counted
 from cluster.views.messages import place_of
 from cluster.views.offsets import parse_queue
-from store.text_file import without_mark
+from store.common.text_file import without_mark
 
 if TYPE_CHECKING:
     from cluster.client import Message, Producer, SendResult

@@ -107,7 +107,7 @@ def _search(
 ) -> None:
     """Print what a search of the console finds, without its limits of messages read and time."""
     from cluster.views.scan import ScanLimits, scan, search_range
-    from store.clock import SystemClock
+    from store.common.clock import SystemClock
 
     begin, until, last = span
     since = None if last or parse_position(begin) == "latest" else begin

@@ -8,7 +8,7 @@ from typing import Self
 from cluster.client.admin import aio_admin as aio
 from cluster.client.config import ClientConfig, Nameservers
 from cluster.client.transport.faces import BlockingFace, blocking
-from store.clock import Clock
+from store.common.clock import Clock
 
 
 class Admin(BlockingFace[aio.Admin]):

@@ -7,15 +7,15 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Self
 
-from actors.remoting.bodies.routes import ClusterInfo
-from actors.remoting.codes import RequestCode, ResponseCode
-from actors.remoting.command import Buffer, RemotingCommand
-from actors.remoting.header import Header
+from actors.wire.bodies.routes import ClusterInfo
+from actors.wire.codes import RequestCode, ResponseCode
+from actors.wire.command import Buffer, RemotingCommand
+from actors.wire.header import Header
 from cluster.client.config import ClientConfig, Nameservers
 from cluster.client.errors import ClientClosed, ConfigInvalid, nameserver_errors, refused
 from cluster.client.transport.instance import ClientInstance
 from cluster.client.transport.topic_route import TopicRoute
-from store.clock import Clock
+from store.common.clock import Clock
 from store.message.message_queue import MessageQueue
 
 

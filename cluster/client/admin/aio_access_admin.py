@@ -6,17 +6,17 @@ from collections.abc import Sequence
 
 import msgspec
 
-from actors.remoting.admin_headers import (
+from actors.wire.admin_headers import (
     AclHeader,
     DeleteAclHeader,
     ListAclsHeader,
     ListUsersHeader,
     UserHeader,
 )
-from actors.remoting.bodies.access import AclInfo, PolicyEntryInfo, PolicyInfo, UserInfo
-from actors.remoting.codes import RequestCode, ResponseCode
-from actors.remoting.command import RemotingCommand
-from actors.remoting.header import Header
+from actors.wire.bodies.access import AclInfo, PolicyEntryInfo, PolicyInfo, UserInfo
+from actors.wire.codes import RequestCode, ResponseCode
+from actors.wire.command import RemotingCommand
+from actors.wire.header import Header
 from cluster.client.admin.admin_core import AdminCore
 from cluster.client.errors import BrokerRefused, ConfigInvalid
 

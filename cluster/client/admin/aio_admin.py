@@ -6,11 +6,11 @@ import asyncio
 import time
 from collections.abc import Callable, Iterable, Mapping
 
-from actors.remoting.bodies.groups import GroupMembers
-from actors.remoting.bodies.routes import PERM_READ, PERM_WRITE, decode_topic_list
-from actors.remoting.codes import RayMQRequestCode, RequestCode, ResponseCode
-from actors.remoting.command import RemotingCommand
-from actors.remoting.headers import (
+from actors.wire.bodies.groups import GroupMembers
+from actors.wire.bodies.routes import PERM_READ, PERM_WRITE, decode_topic_list
+from actors.wire.codes import RayMQRequestCode, RequestCode, ResponseCode
+from actors.wire.command import RemotingCommand
+from actors.wire.headers import (
     ConsumerGroupHeader,
     CreateTopicHeader,
     DeleteTopicHeader,
@@ -18,7 +18,7 @@ from actors.remoting.headers import (
     TopicHeader,
     ViewMessageHeader,
 )
-from actors.remoting.raymq_requests import SplitsBody
+from actors.wire.raymq_requests import SplitsBody
 from cluster.client.admin.aio_access_admin import AccessAdmin
 from cluster.client.admin.aio_dlq_admin import DeadLetterAdmin
 from cluster.client.admin.aio_offset_admin import OffsetAdmin
@@ -37,7 +37,7 @@ from cluster.client.group.offset_client import Commit, OffsetClient
 from cluster.client.trace.trace_records import TRACE_TOPIC, TraceRecord, decode_trace
 from cluster.client.transport.backoff import Backoff
 from cluster.client.transport.topic_route import REPLICAS, Replica, TopicRoute
-from store.logs import get_logger
+from store.common.logs import get_logger
 from store.message.fetched import decode_all
 from store.message.message import MessageExt
 from store.message.message_id import decode_message_id

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import orjson
 
-from actors.remoting.admin_headers import (
+from actors.wire.admin_headers import (
     BrokerConsumeStatsHeader,
     BrokerStatsHeader,
     ConsumeQueueHeader,
@@ -15,19 +15,19 @@ from actors.remoting.admin_headers import (
     ReplaceQueueFileHeader,
     RestartBrokerHeader,
 )
-from actors.remoting.bodies.broker import BrokerStatsData, ConsumeQueueUnits
-from actors.remoting.bodies.progress import TopicCounters, TopicCountersTable, TopicStatsTable
-from actors.remoting.bodies.routes import decode_kv_table, decode_topic_list
-from actors.remoting.codes import RayMQRequestCode, RequestCode, ResponseCode
-from actors.remoting.command import RemotingCommand
-from actors.remoting.headers import (
+from actors.wire.bodies.broker import BrokerStatsData, ConsumeQueueUnits
+from actors.wire.bodies.progress import TopicCounters, TopicCountersTable, TopicStatsTable
+from actors.wire.bodies.routes import decode_kv_table, decode_topic_list
+from actors.wire.codes import RayMQRequestCode, RequestCode, ResponseCode
+from actors.wire.command import RemotingCommand
+from actors.wire.headers import (
     BrokerNameHeader,
     CreateTopicHeader,
     TopicHeader,
     TransferLeadershipHeader,
 )
-from actors.remoting.hot_headers import PullMessageHeader
-from actors.remoting.properties_text import encode_properties_text
+from actors.wire.hot_headers import PullMessageHeader
+from actors.wire.properties_text import encode_properties_text
 from cluster.client.admin.admin_core import AdminCore
 from cluster.client.errors import BrokerUnreachable, ConfigInvalid, TopicNotFound, refused
 from store.message.fetched import decode_all

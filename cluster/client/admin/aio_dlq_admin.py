@@ -13,10 +13,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from actors.remoting.bodies.routes import decode_topic_list
-from actors.remoting.codes import RequestCode
-from actors.remoting.headers import CreateTopicHeader
-from actors.remoting.hot_headers import SendMessageHeader
+from actors.wire.bodies.routes import decode_topic_list
+from actors.wire.codes import RequestCode
+from actors.wire.headers import CreateTopicHeader
+from actors.wire.hot_headers import SendMessageHeader
 from cluster.client.admin.aio_broker_admin import TOOLS_GROUP, BrokerAdmin
 from cluster.client.errors import ConfigInvalid, TopicNotFound
 from cluster.client.group.offset_client import Commit, OffsetClient

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import orjson
 
-from actors.remoting.admin_headers import (
+from actors.wire.admin_headers import (
     BrokerConsumeStatsHeader,
     ClientHeader,
     ConsumeStatsHeader,
@@ -13,23 +13,23 @@ from actors.remoting.admin_headers import (
     GroupTopicHeader,
     ProducerGroupHeader,
 )
-from actors.remoting.bodies.connected import (
+from actors.wire.bodies.connected import (
     ClientConnection,
     ConsumerConnection,
     ProducerInfo,
     decode_producer_table,
     decode_producers,
 )
-from actors.remoting.bodies.progress import (
+from actors.wire.bodies.progress import (
     ConsumeStats,
     QueueTimeSpan,
     decode_consume_stats_list,
     decode_group_list,
     decode_time_spans,
 )
-from actors.remoting.bodies.routes import decode_topic_list
-from actors.remoting.codes import RayMQRequestCode, RequestCode, ResponseCode
-from actors.remoting.headers import ConsumerGroupHeader, TopicHeader
+from actors.wire.bodies.routes import decode_topic_list
+from actors.wire.codes import RayMQRequestCode, RequestCode, ResponseCode
+from actors.wire.headers import ConsumerGroupHeader, TopicHeader
 from cluster.client.admin.admin_core import AdminCore
 from cluster.client.errors import BrokerRefused, GroupNotFound
 from store.message.group_config import SubscriptionGroupConfig

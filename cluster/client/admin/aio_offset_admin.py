@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import Literal
 
-from actors.remoting.admin_headers import CloneGroupOffsetHeader, ResetOffsetHeader
-from actors.remoting.bodies.progress import decode_progress_offsets
-from actors.remoting.codes import RequestCode, ResponseCode
+from actors.wire.admin_headers import CloneGroupOffsetHeader, ResetOffsetHeader
+from actors.wire.bodies.progress import decode_progress_offsets
+from actors.wire.codes import RequestCode, ResponseCode
 from cluster.client.admin.aio_group_admin import GroupAdmin
 from cluster.client.errors import ConfigInvalid, GroupNotFound
 from cluster.client.group.offset_client import OffsetClient

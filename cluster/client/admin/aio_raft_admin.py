@@ -6,9 +6,9 @@ from typing import Any
 
 import orjson
 
-from actors.remoting.admin_headers import ChangeRaftMembersHeader
-from actors.remoting.bodies.raft_members import RaftChange, RaftMember, RaftMembers
-from actors.remoting.codes import RayMQRequestCode
+from actors.wire.admin_headers import ChangeRaftMembersHeader
+from actors.wire.bodies.raft_members import RaftChange, RaftMember, RaftMembers
+from actors.wire.codes import RayMQRequestCode
 from cluster.client.admin.admin_core import AdminCore
 from cluster.client.errors import ConfigInvalid
 

@@ -20,9 +20,9 @@ from typing import Any
 
 import yaml
 
-from actors.remoting.bodies.access import PolicyEntryInfo, PolicyInfo
+from actors.wire.bodies.access import PolicyEntryInfo, PolicyInfo
 from cluster.client.errors import ConfigInvalid
-from store.text_file import read_text
+from store.common.text_file import read_text
 
 _PERMISSIONS = {
     "PUB": (["Pub"], "Allow"),

@@ -23,7 +23,7 @@ from cluster.client.group.group_config import group_config
 from cluster.client.message_selector import MessageSelector
 from cluster.client.transport.faces import AsyncFace
 from cluster.client.transport.loop_thread import LoopThread
-from store.clock import Clock
+from store.common.clock import Clock
 from store.message.message import MessageExt
 from store.message.message_queue import MessageQueue
 

@@ -12,7 +12,7 @@ from cluster.client.errors import ConfigInvalid
 from cluster.client.group.group_config import group_config
 from cluster.client.message_selector import MessageSelector
 from cluster.client.transport.faces import AsyncFace
-from store.clock import Clock
+from store.common.clock import Clock
 from store.message.message_queue import MessageQueue
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from cluster.client.consumer.fetcher import Chunk
 from cluster.client.errors import DataDamaged
 from cluster.client.transport.compiled import CompiledLater
-from store.logs import get_logger
+from store.common.logs import get_logger
 from store.message import fetched
 from store.message.buffers import Buffer
 from store.message.compression import MAX_PLAIN_BYTES

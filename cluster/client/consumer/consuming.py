@@ -25,8 +25,8 @@ from cluster.client.consumer.retries import TaskRetries
 from cluster.client.errors import DataDamaged
 from cluster.client.hooks import ConsumeContext, call_hooks
 from cluster.client.results import ReconsumeLater
-from store.clock import NS_PER_MS, Clock
-from store.logs import get_logger
+from store.common.clock import NS_PER_MS, Clock
+from store.common.logs import get_logger
 
 _log = get_logger(__name__, has_last_resort=True)
 

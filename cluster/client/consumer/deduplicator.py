@@ -24,7 +24,7 @@ from typing import Self, cast
 from cluster.client.consumer.listener import Listener, Verdict, outcome_of
 from cluster.client.consumer.seen_stores import MemorySeen, SeenStore
 from cluster.client.errors import ConfigInvalid
-from store.logs import get_logger
+from store.common.logs import get_logger
 from store.message.message import MessageExt
 from store.message.properties import MessageConst
 

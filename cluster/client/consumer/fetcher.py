@@ -7,10 +7,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from actors.remoting.bodies.routes import MASTER_ID
-from actors.remoting.codes import RayMQRequestCode, ResponseCode
-from actors.remoting.command import Buffer, RemotingCommand
-from actors.remoting.headers import PullRecordsHeader, PullRecordsResponse
+from actors.wire.bodies.routes import MASTER_ID
+from actors.wire.codes import RayMQRequestCode, ResponseCode
+from actors.wire.command import Buffer, RemotingCommand
+from actors.wire.headers import PullRecordsHeader, PullRecordsResponse
 from cluster.client.config import ConsumerConfig
 from cluster.client.errors import ClientError, refused
 from cluster.client.message_selector import MessageSelector
@@ -18,7 +18,7 @@ from cluster.client.read_epoch import ReadEpoch
 from cluster.client.transport.backoff import Backoff
 from cluster.client.transport.instance import ClientInstance
 from cluster.client.transport.plain_requests import PLAIN_LATE_MS, count_records, plain_pull
-from store.logs import get_logger
+from store.common.logs import get_logger
 from store.message.message_queue import MessageQueue
 
 _log = get_logger(__name__)

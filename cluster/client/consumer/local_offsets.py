@@ -24,16 +24,16 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
-from actors.remoting.bodies.body import encode_json, queue_of_key, queue_table
-from actors.remoting.remoting_errors import Refused
+from actors.wire.bodies.body import encode_json, queue_of_key, queue_table
+from actors.wire.remoting_errors import Refused
 from cluster.client.config import AutoOffset, PushConfig
 from cluster.client.errors import ClientError, ConfigInvalid, DataDamaged
 from cluster.client.group.broadcasting import ADDED
 from cluster.client.group.offset_client import Commit, Committed, OffsetClient
 from cluster.client.transport.backoff import Backoff
 from cluster.client.transport.instance import ClientInstance, local_address
-from store.json_file import JsonConfigFile
-from store.logs import get_logger
+from store.common.json_file import JsonConfigFile
+from store.common.logs import get_logger
 from store.message.message_queue import MessageQueue
 from store.store_errors import StoreError
 

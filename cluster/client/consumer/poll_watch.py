@@ -13,7 +13,7 @@ from cluster.client.config import ConsumerConfig
 from cluster.client.consumer.deliveries import Deliveries, PulledQueue
 from cluster.client.group.group_session import GroupSession
 from cluster.client.transport.instance import ClientInstance
-from store.logs import get_logger
+from store.common.logs import get_logger
 
 _log = get_logger(__name__)
 

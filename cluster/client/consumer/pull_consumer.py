@@ -13,7 +13,7 @@ from cluster.client.consumer.arguments import check_poll, columns_of
 from cluster.client.consumer.deliveries import Deliveries
 from cluster.client.errors import ClientClosed
 from cluster.client.transport.faces import BlockingFace, blocking, documented_by
-from store.clock import Clock
+from store.common.clock import Clock
 from store.message.message import MessageExt
 from store.message.message_queue import MessageQueue
 

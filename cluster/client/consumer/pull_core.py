@@ -8,9 +8,9 @@ from functools import partial
 from itertools import groupby, starmap
 from operator import attrgetter
 
-from actors.remoting.bodies.groups import AssignedQueue
-from actors.remoting.codes import ResponseCode
-from actors.remoting.table import RequestTable
+from actors.transport.table import RequestTable
+from actors.wire.bodies.groups import AssignedQueue
+from actors.wire.codes import ResponseCode
 from cluster.client.config import ConsumerConfig
 from cluster.client.consumer.arguments import (
     check_is_queue,
@@ -39,8 +39,8 @@ from cluster.client.group.offset_client import OffsetClient
 from cluster.client.message_selector import ALL_MESSAGES, MessageSelector
 from cluster.client.namespaces import Namespace
 from cluster.client.transport.instance import ClientInstance
-from store.clock import Clock
-from store.logs import get_logger
+from store.common.clock import Clock
+from store.common.logs import get_logger
 from store.message.message_queue import MessageQueue
 
 _log = get_logger(__name__)

@@ -9,7 +9,7 @@ from cluster.client.config import Nameservers, PushConfig
 from cluster.client.consumer import aio_push_consumer as aio
 from cluster.client.consumer.listener import Listener
 from cluster.client.transport.faces import BlockingFace, blocking, documented_by
-from store.clock import Clock
+from store.common.clock import Clock
 from store.message.message_queue import MessageQueue
 
 

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
-from actors.remoting.bodies.groups import AssignedQueue
-from actors.remoting.table import RequestTable
+from actors.transport.table import RequestTable
+from actors.wire.bodies.groups import AssignedQueue
 from cluster.client.config import PushConfig
 from cluster.client.consumer.arguments import selector_of, topics_of
 from cluster.client.consumer.consumer_stats import SNAPSHOT_INTERVAL_S, ConsumerStats
@@ -30,8 +30,8 @@ from cluster.client.message_selector import ALL_MESSAGES, MessageSelector
 from cluster.client.trace.trace_dispatcher import TraceDispatcher
 from cluster.client.trace.trace_hooks import TraceConsumeHook
 from cluster.client.transport.instance import ClientInstance
-from store.clock import Clock
-from store.logs import get_logger
+from store.common.clock import Clock
+from store.common.logs import get_logger
 from store.message.message_queue import MessageQueue
 from store.message.validate import RETRY_TOPIC_PREFIX
 

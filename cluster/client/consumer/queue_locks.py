@@ -17,16 +17,16 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
-from actors.remoting.bodies.groups import AssignedQueue
-from actors.remoting.bodies.locks import LockedQueues, LockRequest
-from actors.remoting.codes import RequestCode
-from actors.remoting.command import RemotingCommand
-from actors.remoting.remoting_errors import Refused
+from actors.wire.bodies.groups import AssignedQueue
+from actors.wire.bodies.locks import LockedQueues, LockRequest
+from actors.wire.codes import RequestCode
+from actors.wire.command import RemotingCommand
+from actors.wire.remoting_errors import Refused
 from cluster.client.consumer.ordered_work import OrderedQueueWork
 from cluster.client.errors import ClientError
 from cluster.client.transport.backoff import Backoff
 from cluster.client.transport.instance import ClientInstance
-from store.logs import get_logger
+from store.common.logs import get_logger
 from store.message.message_queue import MessageQueue
 
 _log = get_logger(__name__)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 
-from actors.remoting.bodies.groups import AssignedQueue
+from actors.wire.bodies.groups import AssignedQueue
 from cluster.client.config import PushConfig
 from cluster.client.consumer.fetcher import Fetcher, FetchSink, PullSender
 from cluster.client.consumer.local_offsets import OffsetStore

@@ -22,7 +22,7 @@ from actors.supervisor import Supervisor
 from cluster.client.config import PushConfig
 from cluster.client.consumer.queue_work import QueueWork, Task
 from cluster.client.consumer.send_back import DEAD_LETTER_LEVEL, SendBackClient
-from store.logs import get_logger
+from store.common.logs import get_logger
 
 _log = get_logger(__name__)
 

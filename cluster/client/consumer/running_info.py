@@ -10,11 +10,11 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from actors.remoting.bodies.body import queue_map
-from actors.remoting.codes import RequestCode
-from actors.remoting.command import RemotingCommand
-from actors.remoting.request import RequestContext
-from actors.remoting.table import RequestTable
+from actors.transport.request import RequestContext
+from actors.transport.table import RequestTable
+from actors.wire.bodies.body import queue_map
+from actors.wire.codes import RequestCode
+from actors.wire.command import RemotingCommand
 from cluster.client.config import MIB
 from cluster.client.group.group_session import GroupSession
 from cluster.client.transport.instance import ClientInstance

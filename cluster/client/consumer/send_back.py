@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from actors.remoting.codes import RequestCode
-from actors.remoting.command import RemotingCommand
-from actors.remoting.headers import ConsumerSendMsgBackHeader
+from actors.wire.codes import RequestCode
+from actors.wire.command import RemotingCommand
+from actors.wire.headers import ConsumerSendMsgBackHeader
 from cluster.client.config import PushConfig
 from cluster.client.errors import ClientError
 from cluster.client.namespaces import Namespace
 from cluster.client.transport.instance import ClientInstance
-from store.logs import get_logger
+from store.common.logs import get_logger
 from store.message.message import MessageExt
 from store.message.message_queue import MessageQueue
 

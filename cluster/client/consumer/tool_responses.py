@@ -10,11 +10,11 @@ from collections.abc import Awaitable, Callable, Mapping
 
 import orjson
 
-from actors.remoting.bodies.consumer_status import encode_of_member
-from actors.remoting.codes import RequestCode, ResponseCode
-from actors.remoting.command import RemotingCommand
-from actors.remoting.request import RequestContext
-from actors.remoting.table import RequestTable
+from actors.transport.request import RequestContext
+from actors.transport.table import RequestTable
+from actors.wire.bodies.consumer_status import encode_of_member
+from actors.wire.codes import RequestCode, ResponseCode
+from actors.wire.command import RemotingCommand
 from cluster.client.consumer.listener import Outcome
 from cluster.client.consumer.running_info import QueueInfo
 from cluster.client.namespaces import Namespace

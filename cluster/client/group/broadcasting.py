@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from actors.remoting.bodies.groups import AssignedQueue, SyncGroupReply
+from actors.wire.bodies.groups import AssignedQueue, SyncGroupReply
 from cluster.client.config import ConsumerConfig
 from cluster.client.transport.instance import ClientInstance
 from store.message.message_queue import MessageQueue

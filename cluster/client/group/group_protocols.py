@@ -17,11 +17,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Protocol
 
-from actors.remoting.bodies.groups import AssignedQueue, GroupMembers, SyncGroupReply, SyncGroupRequest
-from actors.remoting.codes import RayMQRequestCode, RequestCode, ResponseCode
-from actors.remoting.command import RemotingCommand
-from actors.remoting.headers import ConsumerGroupHeader
 from actors.strategies import make_strategy
+from actors.wire.bodies.groups import AssignedQueue, GroupMembers, SyncGroupReply, SyncGroupRequest
+from actors.wire.codes import RayMQRequestCode, RequestCode, ResponseCode
+from actors.wire.command import RemotingCommand
+from actors.wire.headers import ConsumerGroupHeader
 from cluster.client.config import ConsumerConfig
 from cluster.client.errors import BrokerRefused, BrokerUnreachable, ClientError, SubscriptionDiffers
 from cluster.client.group.membership import Membership

@@ -11,18 +11,18 @@ import asyncio
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
-from actors.remoting.bodies.groups import (
+from actors.transport.request import RequestContext
+from actors.transport.table import RequestTable
+from actors.wire.bodies.groups import (
     BROADCASTING,
     AssignedQueue,
     ConsumerData,
     HeartbeatData,
     SyncGroupReply,
 )
-from actors.remoting.codes import RequestCode
-from actors.remoting.command import RemotingCommand
-from actors.remoting.headers import UnregisterClientHeader
-from actors.remoting.request import RequestContext
-from actors.remoting.table import RequestTable
+from actors.wire.codes import RequestCode
+from actors.wire.command import RemotingCommand
+from actors.wire.headers import UnregisterClientHeader
 from cluster.client.config import AutoOffset, ConsumerConfig
 from cluster.client.errors import ClientError, NotSupported, SubscriptionDiffers
 from cluster.client.group.broadcasting import BroadcastingProtocol
@@ -35,7 +35,7 @@ from cluster.client.group.group_protocols import (
 from cluster.client.group.membership import Membership
 from cluster.client.message_selector import MessageSelector
 from cluster.client.transport.instance import ClientInstance
-from store.logs import get_logger
+from store.common.logs import get_logger
 from store.message.message_queue import MessageQueue
 
 _log = get_logger(__name__)

@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import Enum
 
-from actors.remoting.bodies.groups import AssignedQueue, SyncGroupReply
+from actors.wire.bodies.groups import AssignedQueue, SyncGroupReply
 from store.message.message_queue import MessageQueue
 
 

@@ -7,24 +7,24 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from actors.remoting.codes import RayMQRequestCode, RequestCode
-from actors.remoting.command import RemotingCommand
-from actors.remoting.header import Header
-from actors.remoting.headers import (
+from actors.wire.codes import RayMQRequestCode, RequestCode
+from actors.wire.command import RemotingCommand
+from actors.wire.header import Header
+from actors.wire.headers import (
     OffsetResponse,
     QueryConsumerOffsetHeader,
     SearchOffsetHeader,
     TopicQueueHeader,
 )
-from actors.remoting.raymq_requests import CommitOffsetsBody, CommitOffsetsReply, OffsetCommit
+from actors.wire.raymq_requests import CommitOffsetsBody, CommitOffsetsReply, OffsetCommit
 from cluster.client.config import AutoOffset
 from cluster.client.errors import ClientError, NotSupported, OffsetNotFound
 from cluster.client.times import check_plausible
 from cluster.client.transport.backoff import Backoff
 from cluster.client.transport.instance import ClientInstance
 from cluster.client.transport.plain_requests import plain_commits
-from store.clock import NS_PER_MS
-from store.logs import get_logger
+from store.common.clock import NS_PER_MS
+from store.common.logs import get_logger
 from store.message.message_queue import MessageQueue
 
 _log = get_logger(__name__)

@@ -12,7 +12,7 @@ from cluster.client.message_selector import MessageSelector
 from cluster.client.pop.pop_config import PopConfig
 from cluster.client.pop.pop_core import PopCore
 from cluster.client.transport.faces import AsyncFace
-from store.clock import Clock
+from store.common.clock import Clock
 from store.message.message import MessageExt
 from store.message.pop_records import MESSAGES_MAX
 

@@ -9,7 +9,7 @@ from cluster.client.config import Nameservers
 from cluster.client.pop import aio_pop_consumer as aio
 from cluster.client.pop.pop_config import PopConfig
 from cluster.client.transport.faces import BlockingFace, blocking, documented_by
-from store.clock import Clock
+from store.common.clock import Clock
 
 
 @documented_by(aio.PopConsumer)

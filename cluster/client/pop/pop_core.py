@@ -15,8 +15,8 @@ from typing import Final
 
 import orjson
 
-from actors.remoting.bodies.groups import CONSUME_POP, ConsumerData, HeartbeatData, SubscriptionData
-from actors.remoting.bodies.pops import (
+from actors.wire.bodies.groups import CONSUME_POP, ConsumerData, HeartbeatData, SubscriptionData
+from actors.wire.bodies.pops import (
     INIT_MAX,
     AckMessageHeader,
     BatchAck,
@@ -27,17 +27,17 @@ from actors.remoting.bodies.pops import (
     encode_batch_acks,
     popped_messages,
 )
-from actors.remoting.codes import RequestCode, ResponseCode
-from actors.remoting.command import RemotingCommand
-from actors.remoting.headers import UnregisterClientHeader
+from actors.wire.codes import RequestCode, ResponseCode
+from actors.wire.command import RemotingCommand
+from actors.wire.headers import UnregisterClientHeader
 from cluster.client.errors import BrokerUnreachable, ClientError, ConfigInvalid, DataDamaged, refused
 from cluster.client.group.group_session import CONSUME_FROM
 from cluster.client.message_selector import MessageSelector
 from cluster.client.namespaces import Namespace
 from cluster.client.pop.pop_config import PopConfig
 from cluster.client.transport.instance import ClientInstance
-from store.clock import Clock
-from store.logs import get_logger
+from store.common.clock import Clock
+from store.common.logs import get_logger
 from store.message.message import MessageExt
 from store.message.pop_records import ClaimKey, Receipt, real_topic
 from store.message.properties import MessageConst

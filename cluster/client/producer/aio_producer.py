@@ -15,7 +15,7 @@ from cluster.client.producer.sender import Choose, Send
 from cluster.client.results import SendResult, TableReceipt
 from cluster.client.selectors import MessageQueueSelector
 from cluster.client.transport.faces import AsyncFace
-from store.clock import Clock
+from store.common.clock import Clock
 from store.message.message import Message, MessageExt
 from store.message.message_id import UniqKeySource
 from store.message.message_queue import MessageQueue

@@ -19,7 +19,7 @@ from cluster.client.producer.transaction_core import (
     open_transaction_producer,
 )
 from cluster.client.transport.faces import AsyncFace
-from store.clock import Clock
+from store.common.clock import Clock
 from store.message.message import Message
 
 

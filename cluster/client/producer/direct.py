@@ -12,12 +12,12 @@ import threading
 import time
 from collections.abc import Sequence
 
-from actors.remoting.clients.blocking import BlockingConnection
-from actors.remoting.clients.proofs import RequestSigner
-from actors.remoting.clients.signing_blocking import open_blocking
-from actors.remoting.command import RemotingCommand
-from actors.remoting.remoting_errors import RemotingError
-from actors.remoting.tls.contexts import ClientTls
+from actors.transport.clients.blocking import BlockingConnection
+from actors.transport.clients.proofs import RequestSigner
+from actors.transport.clients.signing_blocking import open_blocking
+from actors.transport.tls.contexts import ClientTls
+from actors.wire.command import RemotingCommand
+from actors.wire.remoting_errors import RemotingError
 from cluster.client.hooks import CallHook
 from cluster.client.transport.hooked_calls import after_call, before_call
 

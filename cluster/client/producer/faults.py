@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from cluster.client.errors import BrokerUnreachable, ClientError
 from cluster.client.selectors import RoundRobin
-from store.clock import NS_PER_MS, Clock
+from store.common.clock import NS_PER_MS, Clock
 from store.message.message_queue import MessageQueue
 
 LATENCY_MAX_MS = (50, 100, 550, 1_800, 3_000, 5_000, 15_000)

@@ -23,9 +23,9 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple, Protocol
 
-from actors.remoting.codes import RayMQRequestCode
-from actors.remoting.command import RemotingCommand
-from actors.remoting.headers import SendRunsHeader
+from actors.wire.codes import RayMQRequestCode
+from actors.wire.command import RemotingCommand
+from actors.wire.headers import SendRunsHeader
 from cluster.client.config import ProducerConfig
 from cluster.client.errors import (
     BrokerRefused,

@@ -17,14 +17,14 @@ from typing import TypeAlias
 
 import msgspec
 
-from actors.remoting.codes import RequestCode, ResponseCode
-from actors.remoting.command import RemotingCommand
+from actors.wire.codes import RequestCode, ResponseCode
+from actors.wire.command import RemotingCommand
 from cluster.client.config import ProducerConfig
 from cluster.client.errors import ConfigInvalid, MessageRejected
 from cluster.client.transport.compiled import CompiledLater
 from cluster.client.transport.instance import local_address
 from cluster.client.transport.route_cache import AUTO_CREATE_TOPIC
-from store.clock import Clock
+from store.common.clock import Clock
 from store.message.batch import encode_elements
 from store.message.buffers import owned_bytes
 from store.message.compression import MAX_PLAIN_BYTES, compress

@@ -22,7 +22,7 @@ from cluster.client.results import SendResult, TableReceipt
 from cluster.client.selectors import MessageQueueSelector
 from cluster.client.transport.faces import BlockingFace, blocking, documented_by
 from cluster.client.transport.loop_thread import LoopThread
-from store.clock import Clock
+from store.common.clock import Clock
 from store.message.message import Message
 from store.message.message_id import UniqKeySource
 from store.message.message_queue import MessageQueue

@@ -19,11 +19,11 @@ from dataclasses import dataclass, field, replace
 
 import msgspec
 
-from actors.remoting.bodies.groups import HeartbeatData
-from actors.remoting.codes import RequestCode
-from actors.remoting.command import RemotingCommand
-from actors.remoting.headers import RecallMessageHeader
-from actors.remoting.table import RequestTable
+from actors.transport.table import RequestTable
+from actors.wire.bodies.groups import HeartbeatData
+from actors.wire.codes import RequestCode
+from actors.wire.command import RemotingCommand
+from actors.wire.headers import RecallMessageHeader
 from cluster.client.config import MAX_MS, Nameservers, ProducerConfig
 from cluster.client.errors import ClientError, ConfigInvalid, DeadlineExceeded
 from cluster.client.hooks import SendContext
@@ -42,7 +42,7 @@ from cluster.client.selectors import RoundRobin
 from cluster.client.trace.trace_dispatcher import TraceDispatcher
 from cluster.client.trace.trace_hooks import TraceSendHook
 from cluster.client.transport.instance import ClientInstance
-from store.clock import Clock, SystemClock
+from store.common.clock import Clock, SystemClock
 from store.message.message import Message, MessageExt
 from store.message.message_queue import MessageQueue
 from store.message.recall_handle import RecallHandle

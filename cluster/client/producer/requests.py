@@ -14,17 +14,17 @@ import uuid
 from collections.abc import Mapping
 from contextlib import suppress
 
-from actors.remoting.codes import RequestCode
-from actors.remoting.command import RemotingCommand
-from actors.remoting.hot_headers import SendMessageHeaderV1
-from actors.remoting.request import RequestContext
-from actors.remoting.table import RequestTable
+from actors.transport.request import RequestContext
+from actors.transport.table import RequestTable
+from actors.wire.codes import RequestCode
+from actors.wire.command import RemotingCommand
+from actors.wire.hot_headers import SendMessageHeaderV1
 from cluster.client.errors import ConfigInvalid
 from cluster.client.namespaces import Namespace
 from cluster.client.producer.arguments import as_message
 from cluster.client.producer.sender import Choose
 from cluster.client.transport.topic_route import TopicRoute
-from store.logs import get_logger
+from store.common.logs import get_logger
 from store.message.compression import decompress
 from store.message.hosts import Host
 from store.message.message import UNKNOWN_HOST, Message, MessageExt

@@ -25,9 +25,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 
-from actors.remoting.codes import ResponseCode
-from actors.remoting.command import RemotingCommand
-from actors.remoting.remoting_errors import RemotingError
+from actors.wire.codes import ResponseCode
+from actors.wire.command import RemotingCommand
+from actors.wire.remoting_errors import RemotingError
 from cluster.client.errors import (
     BrokerRefused,
     ClientClosed,

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from actors.remoting.codes import ResponseCode
+from actors.wire.codes import ResponseCode
 from cluster.client.config import ProducerConfig
 from cluster.client.errors import (
     ClientClosed,

@@ -19,20 +19,20 @@ from typing import cast
 
 import msgspec
 
-from actors.remoting.codes import RequestCode
-from actors.remoting.command import RemotingCommand
-from actors.remoting.connection import Connection
-from actors.remoting.headers import CheckTransactionStateHeader, EndTransactionHeader
-from actors.remoting.request import RequestContext
-from actors.remoting.table import RequestTable
+from actors.transport.connection import Connection
+from actors.transport.request import RequestContext
+from actors.transport.table import RequestTable
+from actors.wire.codes import RequestCode
+from actors.wire.command import RemotingCommand
+from actors.wire.headers import CheckTransactionStateHeader, EndTransactionHeader
 from cluster.client.config import ProducerConfig
 from cluster.client.errors import BrokerBusy, ClientError, ConfigInvalid
 from cluster.client.producer.outbound import with_owned_body
 from cluster.client.producer.producer_core import ProducerCore, open_producer
 from cluster.client.results import SendResult, SendStatus
 from cluster.client.transport.backoff import Backoff
-from store.clock import Clock
-from store.logs import get_logger
+from store.common.clock import Clock
+from store.common.logs import get_logger
 from store.message.fetched import decode_messages
 from store.message.message import Message, MessageExt
 from store.message.message_id import decode_message_id

@@ -19,7 +19,7 @@ from cluster.client.producer.transaction_core import (
     checked_state,
 )
 from cluster.client.transport.faces import documented_by
-from store.clock import Clock
+from store.common.clock import Clock
 from store.message.message import Message
 
 

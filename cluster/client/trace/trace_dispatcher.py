@@ -18,7 +18,7 @@ from cluster.client.errors import ClientError
 from cluster.client.trace.trace_records import TraceRecord
 from cluster.client.trace.trace_sender import TraceSender
 from cluster.client.transport.instance import ClientInstance
-from store.logs import get_logger
+from store.common.logs import get_logger
 
 _log = get_logger(__name__)
 

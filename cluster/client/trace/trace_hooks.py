@@ -13,7 +13,7 @@ from cluster.client.hooks import ConsumeContext, SendContext
 from cluster.client.results import SendResult, SendStatus
 from cluster.client.trace.trace_dispatcher import TraceDispatcher
 from cluster.client.trace.trace_records import ConsumeCode, MessageType, Pub, SubAfter, SubBefore
-from store.clock import Clock
+from store.common.clock import Clock
 from store.message.message import Message, MessageExt
 from store.message.message_id import decode_message_id
 from store.message.properties import MessageConst

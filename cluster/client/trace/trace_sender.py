@@ -10,15 +10,15 @@ import os
 import random
 from collections.abc import Iterable
 
-from actors.remoting.codes import RequestCode
-from actors.remoting.command import RemotingCommand
-from actors.remoting.hot_headers import SendMessageHeader
+from actors.wire.codes import RequestCode
+from actors.wire.command import RemotingCommand
+from actors.wire.hot_headers import SendMessageHeader
 from cluster.client.config import ClientConfig
 from cluster.client.errors import ClientError, PermissionDenied, refused
 from cluster.client.results import STATUS_OF_CODE
 from cluster.client.transport.instance import ClientInstance, local_address
 from cluster.client.transport.topic_route import TopicRoute
-from store.clock import Clock
+from store.common.clock import Clock
 from store.message.message_id import UniqKeyGenerator
 from store.message.properties import KEY_SEPARATOR, MessageConst, properties_text
 

@@ -28,7 +28,7 @@ from typing import Any, Concatenate, Generic, ParamSpec, Protocol, Self, TypeVar
 from cluster.client.errors import ClientClosed
 from cluster.client.transport.instance import ClientInstance
 from cluster.client.transport.loop_thread import LoopThread
-from store.logs import get_logger
+from store.common.logs import get_logger
 
 _log = get_logger(__name__)
 

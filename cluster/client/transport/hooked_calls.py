@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from actors.remoting.calls import Callback
-from actors.remoting.client import RemotingClient
-from actors.remoting.clients.proofs import RequestSigner
-from actors.remoting.command import RemotingCommand
-from actors.remoting.limits import RemotingLimits
-from actors.remoting.remoting_errors import RemotingError
-from actors.remoting.table import RequestTable
-from actors.remoting.tls.contexts import ClientTls
+from actors.transport.calls import Callback
+from actors.transport.client import RemotingClient
+from actors.transport.clients.proofs import RequestSigner
+from actors.transport.limits import RemotingLimits
+from actors.transport.table import RequestTable
+from actors.transport.tls.contexts import ClientTls
+from actors.wire.command import RemotingCommand
+from actors.wire.remoting_errors import RemotingError
 from cluster.client.hooks import CallHook, call_hooks
-from store.clock import Clock
+from store.common.clock import Clock
 
 
 class HookedRemotingClient(RemotingClient):

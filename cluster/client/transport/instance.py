@@ -11,16 +11,16 @@ from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from typing import Any
 
-from actors.remoting.bodies.groups import HeartbeatData
-from actors.remoting.bodies.routes import MASTER_ID
-from actors.remoting.client import RemotingClient
-from actors.remoting.clients.nameservers import Nameservers
-from actors.remoting.codes import RequestCode, ResponseCode
-from actors.remoting.command import RemotingCommand
-from actors.remoting.limits import RemotingLimits
-from actors.remoting.remoting_errors import RemotingError, TimedOut
-from actors.remoting.table import RequestTable
 from actors.supervisor import Supervisor
+from actors.transport.client import RemotingClient
+from actors.transport.clients.nameservers import Nameservers
+from actors.transport.limits import RemotingLimits
+from actors.transport.table import RequestTable
+from actors.wire.bodies.groups import HeartbeatData
+from actors.wire.bodies.routes import MASTER_ID
+from actors.wire.codes import RequestCode, ResponseCode
+from actors.wire.command import RemotingCommand
+from actors.wire.remoting_errors import RemotingError, TimedOut
 from cluster.client.config import MIB, ClientConfig
 from cluster.client.errors import (
     BrokerUnreachable,
@@ -32,8 +32,8 @@ from cluster.client.errors import (
 from cluster.client.transport.hooked_calls import HookedRemotingClient
 from cluster.client.transport.moved_masters import CHECK_MS, MovedMasters
 from cluster.client.transport.route_cache import RouteCache
-from store.clock import NS_PER_MS, Clock, SystemClock
-from store.logs import get_logger
+from store.common.clock import NS_PER_MS, Clock, SystemClock
+from store.common.logs import get_logger
 
 _log = get_logger(__name__)
 

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 import uvloop
 
 from cluster.client.errors import ClientClosed, ClientError
-from store.logs import get_logger
+from store.common.logs import get_logger
 
 _log = get_logger(__name__)
 

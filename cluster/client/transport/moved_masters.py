@@ -15,8 +15,8 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from cluster.client.transport.route_cache import RouteCache
-from store.clock import NS_PER_MS, Clock
-from store.logs import get_logger
+from store.common.clock import NS_PER_MS, Clock
+from store.common.logs import get_logger
 
 _log = get_logger(__name__)
 

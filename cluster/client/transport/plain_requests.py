@@ -11,11 +11,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from actors.remoting.codes import RequestCode
-from actors.remoting.command import Buffer, RemotingCommand
-from actors.remoting.headers import PullRecordsHeader, UpdateConsumerOffsetHeader
-from actors.remoting.hot_headers import PullMessageHeader
-from actors.remoting.raymq_requests import OffsetCommit
+from actors.wire.codes import RequestCode
+from actors.wire.command import Buffer, RemotingCommand
+from actors.wire.headers import PullRecordsHeader, UpdateConsumerOffsetHeader
+from actors.wire.hot_headers import PullMessageHeader
+from actors.wire.raymq_requests import OffsetCommit
 from store.message.record import TOTAL_SIZE
 
 PULL_MESSAGES = 32

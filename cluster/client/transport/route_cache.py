@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 from contextlib import suppress
 
-from actors.remoting.bodies.routes import PERM_INHERIT
-from actors.remoting.clients.nameservers import Nameservers
-from actors.remoting.codes import ResponseCode
+from actors.transport.clients.nameservers import Nameservers
+from actors.wire.bodies.routes import PERM_INHERIT
+from actors.wire.codes import ResponseCode
 from cluster.client.errors import ClientError, TopicNotFound, nameserver_errors
 from cluster.client.transport.topic_route import QueueShare, TopicRoute, keep_departed, route_of
-from store.clock import NS_PER_MS, Clock
-from store.logs import get_logger
+from store.common.clock import NS_PER_MS, Clock
+from store.common.logs import get_logger
 
 AUTO_CREATE_TOPIC = "TBW102"
 """RocketMQ's template topic: brokers that create topics automatically register it."""

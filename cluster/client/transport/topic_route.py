@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Literal, get_args
 
-from actors.remoting.bodies.routes import MASTER_ID, PERM_READ, PERM_WRITE, TopicRouteData
+from actors.wire.bodies.routes import MASTER_ID, PERM_READ, PERM_WRITE, TopicRouteData
 from cluster.client.errors import BrokerUnreachable
 from store.message.message_queue import MessageQueue
 

@@ -13,10 +13,10 @@ from cluster.client import Admin
 from cluster.console.api_errors import ApiError
 from cluster.console.rights import no_broker
 from cluster.console.routes import Name, Prepared, plan, route
+from cluster.control.drain import DrainProgress, GroupLag
 from cluster.counted import counted
-from cluster.driver.drain import DrainProgress, GroupLag
 from cluster.views.brokers import BrokerView, list_brokers
-from store.clock import Clock
+from store.common.clock import Clock
 
 Settings = Annotated[dict[str, str], msgspec.Meta(min_length=1, max_length=100)]
 

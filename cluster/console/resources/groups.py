@@ -23,7 +23,7 @@ from cluster.views.clients import Connected, MemberState, QueueOwner, list_clien
 from cluster.views.groups import GroupDetails, describe_group, list_groups, members_of
 from cluster.views.samples import stale_ms
 from cluster.views.times import date_of_position
-from store.clock import Clock
+from store.common.clock import Clock
 from store.message.group_config import SubscriptionGroupConfig
 from store.message.validate import check_group
 

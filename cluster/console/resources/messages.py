@@ -15,7 +15,7 @@ from cluster.console.api_errors import ApiError
 from cluster.console.routes import Name, Short, route
 from cluster.views.messages import find_messages, message_json
 from cluster.views.scan import ScanLimits, ScanResult, matcher, scan, search_range
-from store.clock import Clock
+from store.common.clock import Clock
 
 Bodies = Literal["shown", "masked", "hidden"]
 BODY_CHARACTERS_MAX = 65_536

@@ -16,7 +16,7 @@ from cluster.views.brokers import BrokerView
 from cluster.views.samples import GroupSample, stale_ms
 from cluster.views.top import TopicRate, topic_rates
 from cluster.views.warnings import Notice, notices
-from store.clock import Clock
+from store.common.clock import Clock
 
 TOP = 8
 

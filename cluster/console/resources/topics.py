@@ -27,7 +27,7 @@ from cluster.views.topics import (
     topic_description,
     topic_progress,
 )
-from store.clock import Clock
+from store.common.clock import Clock
 from store.message.validate import check_topic
 
 Queues = Annotated[int, msgspec.Meta(ge=1, le=65_535)]

@@ -7,7 +7,7 @@ import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from actors.broker.metadata.topics import KNOWN_SYSTEM_TOPICS, SYSTEM_TOPIC_PREFIX
+from actors.broker.core.metadata.topics import KNOWN_SYSTEM_TOPICS, SYSTEM_TOPIC_PREFIX
 from cluster.client import Admin
 from jobs.job_errors import OptionInvalid
 from jobs.reading.write_manifest import WRITE_MANIFEST_TOPIC

@@ -17,7 +17,7 @@ from pyspark.sql.streaming.listener import (
 
 from jobs.spark.java import is_active, java_session
 from jobs.spark.stream.planner import Planner
-from store.logs import get_logger
+from store.common.logs import get_logger
 
 _log = get_logger(__name__)
 

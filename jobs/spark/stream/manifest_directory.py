@@ -18,7 +18,7 @@ from pyspark.sql import SparkSession
 from jobs.spark.java import java_package, java_session
 from jobs.spark.stream.stream_errors import CheckpointMismatch
 from jobs.spark.stream.stream_manifest import Row, decode_rows, is_fault
-from store.clock import Clock
+from store.common.clock import Clock
 from store.message.message_queue import MessageQueue
 
 SOURCE = "source.json"

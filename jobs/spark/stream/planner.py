@@ -36,7 +36,7 @@ from jobs.spark.stream.stream_manifest import (
     epochs_after_batch,
     positions_after,
 )
-from store.logs import get_logger
+from store.common.logs import get_logger
 from store.message.message_queue import MessageQueue
 
 _log = get_logger(__name__)

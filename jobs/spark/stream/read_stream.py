@@ -29,7 +29,7 @@ from jobs.spark.stream.planner import Planner, PlanOptions
 from jobs.spark.stream.reader import StreamManifestReader
 from jobs.spark.stream.stream_errors import CheckpointMismatch
 from jobs.spark.stream.stream_manifest import SCHEMA, encode_fault
-from store.clock import SystemClock
+from store.common.clock import SystemClock
 
 RETAINED_BATCHES = "spark.sql.streaming.minBatchesToRetain"
 

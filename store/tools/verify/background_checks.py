@@ -7,8 +7,8 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
 
-from store.background import BackgroundWork
 from store.commitlog.mapped_file import MappedFile
+from store.common.background import BackgroundWork
 from store.dispatch.sink import RecordBatch
 from store.kernels import resync
 from store.tools.verify.findings import Report

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from store.clock import Clock, SystemClock
+from store.common.clock import Clock, SystemClock
 from store.consumequeue.table import ConsumeQueueTable
 from store.dispatch.saved_sink import check_state, state_files
 from store.index.index_file import IndexFile

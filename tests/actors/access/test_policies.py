@@ -8,9 +8,9 @@ from collections.abc import Sequence
 import pytest
 
 from actors.access.policies import decide, parse_policies, to_infos
-from actors.remoting.bodies.access import PolicyEntryInfo, PolicyInfo
-from actors.remoting.remoting_errors import Refused
-from actors.remoting.targets import EVERY, Action, Resource, Target
+from actors.wire.bodies.access import PolicyEntryInfo, PolicyInfo
+from actors.wire.remoting_errors import Refused
+from actors.wire.targets import EVERY, Action, Resource, Target
 
 HERE = ipaddress.ip_address("10.1.2.3")
 ORDERS = Target(Resource.TOPIC, "orders", Action.PUB)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from actors.access.users import RULES, USERS, AccessTable
-from actors.remoting.bodies.access import AclInfo, PolicyEntryInfo, PolicyInfo, UserInfo
-from actors.remoting.remoting_errors import Refused
+from actors.wire.bodies.access import AclInfo, PolicyEntryInfo, PolicyInfo, UserInfo
+from actors.wire.remoting_errors import Refused
 
 
 def acl(first: int, last: int) -> AclInfo:

@@ -16,29 +16,29 @@ import uvloop
 
 from actors.broker.broker_settings import BrokerSettings
 from actors.broker.build_loop import BrokerLoop
-from actors.broker.capability import Feature
-from actors.broker.metadata.tables import BrokerTables
-from actors.broker.parts import BrokerGroups
-from actors.broker.role import BrokerRole, PeriodicService
+from actors.broker.core.capability import Feature
+from actors.broker.core.metadata.tables import BrokerTables
+from actors.broker.core.parts import BrokerGroups
+from actors.broker.core.role import BrokerRole, PeriodicService
 from actors.broker.service import BrokerService, warm_up_once
 from actors.host.figures import Figure
 from actors.host.metrics.endpoint import MetricsEndpoint
 from actors.nameserver.nameserver_settings import NameserverSettings
 from actors.nameserver.service import NameserverService, build_nameserver
-from actors.remoting.bodies.groups import ConsumerData, HeartbeatData, SubscriptionData
-from actors.remoting.client import RemotingClient
-from actors.remoting.codes import RayMQRequestCode, RequestCode
-from actors.remoting.command import RemotingCommand
-from actors.remoting.headers import (
+from actors.transport.client import RemotingClient
+from actors.transport.limits import RemotingLimits
+from actors.transport.table import RequestTable
+from actors.wire.bodies.groups import ConsumerData, HeartbeatData, SubscriptionData
+from actors.wire.codes import RayMQRequestCode, RequestCode
+from actors.wire.command import RemotingCommand
+from actors.wire.headers import (
     PullRecordsHeader,
     QueryConsumerOffsetHeader,
     TopicQueueHeader,
     UpdateConsumerOffsetHeader,
 )
-from actors.remoting.hot_headers import PullMessageHeader, SendMessageHeader
-from actors.remoting.limits import RemotingLimits
-from actors.remoting.table import RequestTable
-from store.clock import Clock, SystemClock
+from actors.wire.hot_headers import PullMessageHeader, SendMessageHeader
+from store.common.clock import Clock, SystemClock
 from store.disk.disk_use import DiskProbe, disk_use
 from store.message.message import MessageExt
 from store.message.record import decode_records

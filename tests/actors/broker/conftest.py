@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from actors.broker import build, registration
-from actors.broker.group import rebalancer_link
+from actors.broker import build
+from actors.broker.core import registration
+from actors.broker.core.group import rebalancer_link
 from tests.actors.broker.brokers import TIMEOUT_MS
 
 

@@ -10,17 +10,17 @@ from typing import Any
 import pytest
 
 from actors import supervisor
-from actors.broker.drain import BrokerDrain
-from actors.broker.metadata.tables import BrokerTables
-from actors.broker.metadata.topics import SCHEDULE_TOPIC
+from actors.broker.core.drain import BrokerDrain
+from actors.broker.core.metadata.tables import BrokerTables
+from actors.broker.core.metadata.topics import SCHEDULE_TOPIC
+from actors.broker.core.stats import BrokerStats
 from actors.broker.service import BrokerService
-from actors.broker.stats import BrokerStats
 from actors.host.service_host import EXIT_SERVICE_FAILED, ServiceHost
 from actors.nameserver.nameserver_settings import NameserverSettings
 from actors.nameserver.service import build_nameserver
-from actors.remoting.codes import RequestCode, ResponseCode
-from store.clock import SystemClock
-from store.json_file import JsonConfigFile
+from actors.wire.codes import RequestCode, ResponseCode
+from store.common.clock import SystemClock
+from store.common.json_file import JsonConfigFile
 from store.message.record import decode_record
 from store.message_store import MessageStore
 from tests.actors.broker.brokers import HOLD_MS, Peer, run, settings_of, with_broker
@@ -99,8 +99,8 @@ def test_full_disk_and_unreachable_nameserver_do_not_stop_the_broker(
     monkeypatch.setattr(BrokerTables, "register_body", body)
     monkeypatch.setattr(MessageStore, "get_message", read)
     monkeypatch.setattr("actors.broker.service.SAVE_TABLES_MS", 1)
-    monkeypatch.setattr("actors.broker.delay.build.DELIVERY_INTERVAL_MS", 1)
-    monkeypatch.setattr("actors.broker.registration.RETRY_MS", 1)
+    monkeypatch.setattr("actors.broker.features.delay.build.DELIVERY_INTERVAL_MS", 1)
+    monkeypatch.setattr("actors.broker.core.registration.RETRY_MS", 1)
     attempts = supervisor.MAX_FAILURES_IN_A_ROW + 2
 
     async def story(peer: Peer) -> None:

@@ -8,11 +8,11 @@ import orjson
 import pytest
 
 from actors.nameserver.service import NameserverService
-from actors.remoting.bodies.routes import TopicRouteData
-from actors.remoting.codes import RayMQRequestCode, RequestCode, ResponseCode
-from actors.remoting.command import RemotingCommand
-from actors.remoting.headers import AppendBatchHeader, CreateTopicHeader
-from actors.remoting.hot_headers import SendMessageHeader
+from actors.wire.bodies.routes import TopicRouteData
+from actors.wire.codes import RayMQRequestCode, RequestCode, ResponseCode
+from actors.wire.command import RemotingCommand
+from actors.wire.headers import AppendBatchHeader, CreateTopicHeader
+from actors.wire.hot_headers import SendMessageHeader
 from store.message.batch import encode_batch
 from store.message.message import Message
 from tests.actors.broker.brokers import TIMEOUT_MS, Peer, registered_broker, run, settings_of, with_broker

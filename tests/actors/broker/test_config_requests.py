@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from actors.remoting.codes import RequestCode, ResponseCode
-from actors.remoting.properties_text import parse_properties
+from actors.wire.codes import RequestCode, ResponseCode
+from actors.wire.properties_text import parse_properties
 from tests.actors.broker.brokers import Peer, settings_of, with_broker
 
 

@@ -12,14 +12,14 @@ from pathlib import Path
 import pytest
 import structlog
 
-from actors.broker.metadata.topics import system_topics
-from actors.remoting.codes import RequestCode
+from actors.broker.core.metadata.topics import system_topics
+from actors.wire.codes import RequestCode
 from store.message.message import MessageExt
 from store.message.properties import encode_properties
 from store.message.record import RecordDraft
 from tests.actors.broker.brokers import HOLD_MS, Peer, with_broker
-from tests.actors.broker.timer.timers import START_MS, TIMER, bodies, rounds, send_at, timer_settings
-from tests.actors.broker.transactions.transactions import (
+from tests.actors.broker.features.timer.timers import START_MS, TIMER, bodies, rounds, send_at, timer_settings
+from tests.actors.broker.features.transactions.transactions import (
     COMMIT,
     DISCARDED,
     HALF,

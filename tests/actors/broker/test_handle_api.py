@@ -12,10 +12,10 @@ import pyarrow as pa
 import pytest
 
 from actors.broker.service import BrokerService
-from actors.remoting.bodies.routes import decode_kv_table
-from actors.remoting.codes import RayMQRequestCode, RequestCode, ResponseCode
-from actors.remoting.headers import AppendBatchHeader, AppendBatchResponse
-from store.clock import SystemClock
+from actors.wire.bodies.routes import decode_kv_table
+from actors.wire.codes import RayMQRequestCode, RequestCode, ResponseCode
+from actors.wire.headers import AppendBatchHeader, AppendBatchResponse
+from store.common.clock import SystemClock
 from store.message.batch import encode_batch
 from store.message.message import Message
 from store.message.record import decode_records

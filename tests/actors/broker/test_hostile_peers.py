@@ -10,12 +10,12 @@ from pathlib import Path
 
 import structlog
 
-from actors.remoting.bodies.progress import decode_consume_stats_list
-from actors.remoting.codes import RayMQRequestCode, RequestCode, ResponseCode
-from actors.remoting.command import RemotingCommand, encode_command
-from actors.remoting.headers import PullRecordsHeader
-from actors.remoting.hot_headers import PullMessageHeader
-from actors.remoting.limits import KEPT_BYTES
+from actors.transport.limits import KEPT_BYTES
+from actors.wire.bodies.progress import decode_consume_stats_list
+from actors.wire.codes import RayMQRequestCode, RequestCode, ResponseCode
+from actors.wire.command import RemotingCommand, encode_command
+from actors.wire.headers import PullRecordsHeader
+from actors.wire.hot_headers import PullMessageHeader
 from store.message.batch import encode_batch
 from store.message.message import Message
 from tests.actors.broker.brokers import HOLD_MS, SUBSCRIPTION, TIMEOUT_MS, Peer, settings_of, with_broker

@@ -12,18 +12,18 @@ from typing import Any, cast
 import orjson
 import pytest
 
-from actors.broker.admission import Admission
-from actors.broker.transactions.checks import Verdict, verdict_on
-from actors.remoting.codes import RequestCode, ResponseCode
-from actors.remoting.headers import QueryConsumerOffsetHeader, TopicHeader
-from actors.remoting.hot_headers import PullMessageHeader
-from actors.remoting.remoting_errors import Refused
-from actors.remoting.request import Cost
-from store.live_settings import LiveSettings
+from actors.broker.core.admission import Admission
+from actors.broker.features.transactions.checks import Verdict, verdict_on
+from actors.transport.request import Cost
+from actors.wire.codes import RequestCode, ResponseCode
+from actors.wire.headers import QueryConsumerOffsetHeader, TopicHeader
+from actors.wire.hot_headers import PullMessageHeader
+from actors.wire.remoting_errors import Refused
+from store.common.live_settings import LiveSettings
 from store.message.message import MessageExt
 from store.message_store import MessageStore
 from tests.actors.broker.brokers import HOLD_MS, SUBSCRIPTION, Peer, settings_of, with_broker
-from tests.actors.broker.test_admission import request_of
+from tests.actors.broker.core.test_admission import request_of
 
 
 async def queues_of(peer: Peer, topic: str) -> int:

@@ -8,10 +8,10 @@ from typing import Any
 
 import orjson
 
-from actors.remoting.bodies.groups import ConsumerData, HeartbeatData, SubscriptionData
-from actors.remoting.codes import RayMQRequestCode, RequestCode
-from actors.remoting.hot_headers import PullMessageHeader, SendMessageHeader
-from actors.remoting.targets import Action, Resource, Target
+from actors.wire.bodies.groups import ConsumerData, HeartbeatData, SubscriptionData
+from actors.wire.codes import RayMQRequestCode, RequestCode
+from actors.wire.hot_headers import PullMessageHeader, SendMessageHeader
+from actors.wire.targets import Action, Resource, Target
 from tests.actors.broker.brokers import Peer, settings_of, with_broker
 
 TOPIC, GROUP = Resource.TOPIC, Resource.GROUP

@@ -13,13 +13,13 @@ import pytest
 from actors.broker.service import BrokerService
 from actors.nameserver.nameserver_settings import NameserverSettings
 from actors.nameserver.service import build_nameserver
-from actors.remoting.bodies.routes import TopicRouteData
-from actors.remoting.client import RemotingClient
-from actors.remoting.codes import RequestCode, ResponseCode
-from actors.remoting.command import RemotingCommand
-from actors.remoting.headers import CreateTopicHeader, TopicQueueHeader
-from actors.remoting.remoting_errors import RemotingError
-from store.clock import SystemClock
+from actors.transport.client import RemotingClient
+from actors.wire.bodies.routes import TopicRouteData
+from actors.wire.codes import RequestCode, ResponseCode
+from actors.wire.command import RemotingCommand
+from actors.wire.headers import CreateTopicHeader, TopicQueueHeader
+from actors.wire.remoting_errors import RemotingError
+from store.common.clock import SystemClock
 from store.store_errors import StoreError
 from tests.actors.broker.brokers import (
     A_DAY_MS,

@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from actors.broker.delay.unconfirmed_deliveries import Delivery, UnconfirmedDeliveries
-from actors.broker.role import Role
-from actors.broker.timer.timer_counts import TimerCounts
-from actors.broker.timer.timer_saving import TimerSaving
-from actors.broker.transactions.op_messages import OpWriter
-from actors.broker.transactions.transaction_log import TransactionLog
-from actors.remoting.codes import ResponseCode
+from actors.broker.core.role import Role
+from actors.broker.features.delay.unconfirmed_deliveries import Delivery, UnconfirmedDeliveries
+from actors.broker.features.timer.timer_counts import TimerCounts
+from actors.broker.features.timer.timer_saving import TimerSaving
+from actors.broker.features.transactions.op_messages import OpWriter
+from actors.broker.features.transactions.transaction_log import TransactionLog
+from actors.wire.codes import ResponseCode
 from store.commitlog.positions import Positions
 from store.message.message import MessageExt
 from store.message.record import RecordDraft
@@ -26,8 +26,15 @@ from store.ownership.identity import StoreIdentity
 from store.store_settings import StoreSettings
 from store.timer.timer_files import TimerFiles, TimerProgress
 from tests.actors.broker.brokers import SMALL_STORE, Peer, run_now, with_broker
-from tests.actors.broker.timer.timers import START_MS, bodies, pending, rounds, send_at, timer_settings
-from tests.actors.broker.transactions.transactions import (
+from tests.actors.broker.features.timer.timers import (
+    START_MS,
+    bodies,
+    pending,
+    rounds,
+    send_at,
+    timer_settings,
+)
+from tests.actors.broker.features.transactions.transactions import (
     COMMIT,
     HALF,
     OP,

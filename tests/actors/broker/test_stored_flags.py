@@ -9,19 +9,20 @@ import msgspec
 import orjson
 import pytest
 
-from actors.remoting.bodies.routes import QueueData
-from actors.remoting.codes import RequestCode, ResponseCode
-from actors.remoting.headers import CreateTopicHeader
+from actors.wire.bodies.routes import QueueData
+from actors.wire.codes import RequestCode, ResponseCode
+from actors.wire.headers import CreateTopicHeader
 from store.message.group_config import SubscriptionGroupConfig
 from store.message.topic_config import TopicConfig
 from tests.actors.broker.brokers import Peer, registered_broker, run, settings_of, with_broker
 from tests.eventually import eventually_async
+from tests.sources import parsed
 
 ROOT = Path(__file__).parents[3]
-ONLINE = "tests/actors/broker/group/test_groups_online.py"
-GROUPS = "tests/actors/broker/metadata/test_groups.py"
+ONLINE = "tests/actors/broker/core/group/test_groups_online.py"
+GROUPS = "tests/actors/broker/core/metadata/test_groups.py"
 PERMISSION = "tests/actors/broker/test_broker_permission.py"
-REPLICA = "tests/actors/broker/reading/test_replica_choice.py"
+REPLICA = "tests/actors/broker/core/reading/test_replica_choice.py"
 HERE = "tests/actors/broker/test_stored_flags.py"
 
 EFFECTIVE: dict[type[msgspec.Struct], dict[str, tuple[str, str]]] = {
@@ -65,11 +66,7 @@ def test_every_stored_setting_has_an_effect_or_is_documented(config: type[msgspe
     assert not documented & EFFECTIVE[config].keys()
     assert documented | EFFECTIVE[config].keys() == fields
     for path, test in EFFECTIVE[config].values():
-        functions = {
-            each.name
-            for each in ast.parse((ROOT / path).read_text()).body
-            if isinstance(each, ast.FunctionDef)
-        }
+        functions = {each.name for each in parsed(ROOT / path).body if isinstance(each, ast.FunctionDef)}
         assert test in functions, (path, test)
 
 

@@ -7,9 +7,9 @@ import sys
 from pathlib import Path
 
 from actors.host import garbage
-from actors.remoting.codes import RequestCode
+from actors.wire.codes import RequestCode
 from cluster.standalone import StandaloneCluster, StandaloneSettings
-from store.clock import SystemClock
+from store.common.clock import SystemClock
 from store.store_settings import StoreSettings
 from tests.actors.broker.brokers import Peer
 

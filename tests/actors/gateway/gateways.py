@@ -12,13 +12,13 @@ import grpc
 from actors.gateway.proto import service_pb2 as rpc
 from actors.gateway.proto.definition_pb2 import Message, Resource
 from actors.gateway.service import SERVICE
-from actors.remoting.codes import RequestCode
+from actors.wire.codes import RequestCode
 from cluster.standalone import StandaloneCluster, StandaloneSettings
-from store.clock import SystemClock
+from store.common.clock import SystemClock
 from store.message.message import MessageExt
 from store.store_settings import StoreSettings
-from tests.actors.broker.auth.access_peers import INNER, SigningPeer, inner_file
 from tests.actors.broker.brokers import SMALL_STORE, Peer
+from tests.actors.broker.core.auth.access_peers import INNER, SigningPeer, inner_file
 from tests.eventually import eventually_async
 
 CLIENT_ID = (("x-mq-client-id", "client@test"),)

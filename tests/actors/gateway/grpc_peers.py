@@ -22,8 +22,8 @@ from actors.gateway.grpc.server import GrpcServer
 from actors.gateway.grpc.status import CallFailed, StatusCode
 from actors.gateway.proto.service_pb2 import SendMessageRequest
 from actors.memory_account import MemoryAccount
-from actors.remoting.limits import RemotingLimits
-from store.clock import SystemClock
+from actors.transport.limits import RemotingLimits
+from store.common.clock import SystemClock
 
 ECHO, SLOW, FAIL, BUG, MANY, TALK, TAKE = (
     f"/test/{name}" for name in ("Echo", "Slow", "Fail", "Bug", "Many", "Talk", "Take")

@@ -18,12 +18,12 @@ from actors.gateway.proto import definition_pb2 as v2
 from actors.gateway.proto import service_pb2 as rpc
 from actors.gateway.receipts import ReceiptRenewals
 from actors.gateway.topics import GatewayTopics, Topic
-from actors.remoting.bodies.routes import BrokerData, TopicRouteData
-from actors.remoting.client import RemotingClient
-from actors.remoting.codes import RequestCode
-from actors.remoting.command import RemotingCommand
-from actors.remoting.remoting_errors import Refused
-from store.clock import SystemClock
+from actors.transport.client import RemotingClient
+from actors.wire.bodies.routes import BrokerData, TopicRouteData
+from actors.wire.codes import RequestCode
+from actors.wire.command import RemotingCommand
+from actors.wire.remoting_errors import Refused
+from store.common.clock import SystemClock
 from store.message.record import RecordDraft, encode_record
 
 RETRY_MAX = 1

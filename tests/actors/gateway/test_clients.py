@@ -32,8 +32,8 @@ from actors.gateway.proto.definition_pb2 import (
     TransactionResolution,
     TransactionSource,
 )
-from actors.remoting.codes import RequestCode
-from actors.remoting.header import ITEMS_MAX
+from actors.wire.codes import RequestCode
+from actors.wire.header import ITEMS_MAX
 from store.message.compression import decompress
 from store.message.properties import MessageConst
 from store.message.recall_handle import RecallHandle

@@ -25,14 +25,14 @@ from actors.gateway.proto.definition_pb2 import (
     Subscription,
     SubscriptionEntry,
 )
-from actors.remoting.codes import RayMQRequestCode, RequestCode
-from actors.remoting.command import RemotingCommand
-from actors.remoting.headers import RegisterBrokerHeader
-from actors.remoting.hot_headers import SendMessageHeader
-from actors.remoting.raymq_requests import CheckUserHeader
-from actors.remoting.signing import ON_BEHALF_OF, ON_BEHALF_OF_SOURCE
-from tests.actors.broker.auth.access_peers import DENIED, SECRETS, Connect, SigningPeer, with_access
+from actors.wire.codes import RayMQRequestCode, RequestCode
+from actors.wire.command import RemotingCommand
+from actors.wire.headers import RegisterBrokerHeader
+from actors.wire.hot_headers import SendMessageHeader
+from actors.wire.raymq_requests import CheckUserHeader
+from actors.wire.signing import ON_BEHALF_OF, ON_BEHALF_OF_SOURCE
 from tests.actors.broker.brokers import TIMEOUT_MS
+from tests.actors.broker.core.auth.access_peers import DENIED, SECRETS, Connect, SigningPeer, with_access
 from tests.actors.gateway.gateways import GrpcClient, message, with_gateway
 from tests.actors.host.foreign_peers import forging
 

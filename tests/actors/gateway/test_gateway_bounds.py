@@ -15,7 +15,7 @@ from actors.gateway import access, groups, receipts, topics
 from actors.gateway.callers import Caller
 from actors.gateway.proto.definition_pb2 import Code
 from actors.gateway.proto.service_pb2 import SendMessageRequest
-from actors.remoting.codes import RayMQRequestCode, RequestCode
+from actors.wire.codes import RayMQRequestCode, RequestCode
 from tests.actors.gateway.gateways import message
 from tests.actors.gateway.two_brokers import REFRESH_MS, Gateway
 from tests.conftest import ClockAtRest

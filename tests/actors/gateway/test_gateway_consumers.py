@@ -25,9 +25,9 @@ from actors.gateway.proto.definition_pb2 import (
 )
 from actors.gateway.receipts import CLIENT_TIMEOUT_MS, Handle, ReceiptRenewals, Renewal
 from actors.gateway.statuses import RpcFailed
-from actors.remoting.bodies.connected import ConsumerConnection
-from actors.remoting.codes import RequestCode
-from actors.remoting.headers import ConsumerGroupHeader
+from actors.wire.bodies.connected import ConsumerConnection
+from actors.wire.codes import RequestCode
+from actors.wire.headers import ConsumerGroupHeader
 from store.message.pop_records import NORMAL, Receipt
 from tests.actors.gateway.gateways import GrpcClient, message, with_gateway
 from tests.conftest import ClockAtRest

@@ -12,7 +12,7 @@ from actors.gateway.gateway_settings import GatewaySettings
 from actors.gateway.proto import service_pb2 as rpc
 from actors.gateway.proto.definition_pb2 import Code, Resource
 from actors.gateway.service import GatewayService
-from store.clock import SystemClock
+from store.common.clock import SystemClock
 from tests.actors.gateway.gateways import GrpcClient, message, with_gateway
 from tests.eventually import eventually_async
 

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from actors.gateway.gateway_settings import GatewaySettings
 from actors.gateway.proto.definition_pb2 import Code
 from actors.gateway.service import GatewayService
-from store.clock import SystemClock
+from store.common.clock import SystemClock
 from tests.actors.gateway.gateways import GrpcClient, message, with_gateway
 
 

@@ -17,9 +17,9 @@ from actors.gateway.proto import definition_pb2 as v2
 from actors.gateway.proto import service_pb2 as rpc
 from actors.gateway.proto.definition_pb2 import Code
 from actors.gateway.statuses import RpcFailed
-from actors.remoting.codes import ResponseCode
-from actors.remoting.command import RemotingCommand
-from actors.remoting.header import EXPRESSION_CHARS_MAX
+from actors.wire.codes import ResponseCode
+from actors.wire.command import RemotingCommand
+from actors.wire.header import EXPRESSION_CHARS_MAX
 from store.message.hosts import Host
 from store.message.message import MessageExt
 from tests.actors.gateway.gateways import GrpcClient, message, with_gateway

@@ -10,8 +10,8 @@ import pytest
 
 from actors.gateway.proto import definition_pb2 as v2
 from actors.gateway.proto import service_pb2 as rpc
-from actors.remoting.bodies.groups import HeartbeatData
-from actors.remoting.remoting_errors import ConnectFailed
+from actors.wire.bodies.groups import HeartbeatData
+from actors.wire.remoting_errors import ConnectFailed
 from tests.actors.gateway.two_brokers import REFRESH_MS, Gateway
 from tests.conftest import ClockAtRest
 

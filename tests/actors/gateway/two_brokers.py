@@ -16,10 +16,10 @@ from actors.gateway.members import GatewayMembers
 from actors.gateway.receipts import Handle, ReceiptRenewals, Renewal
 from actors.gateway.sends import Sends
 from actors.gateway.topics import GatewayTopics
-from actors.remoting.bodies.routes import BrokerData, ClusterInfo, QueueData, TopicRouteData
-from actors.remoting.codes import ResponseCode
-from actors.remoting.command import RemotingCommand
-from actors.remoting.remoting_errors import ConnectFailed, Refused
+from actors.wire.bodies.routes import BrokerData, ClusterInfo, QueueData, TopicRouteData
+from actors.wire.codes import ResponseCode
+from actors.wire.command import RemotingCommand
+from actors.wire.remoting_errors import ConnectFailed, Refused
 from store.message.pop_records import NORMAL, Receipt
 from tests.conftest import ClockAtRest
 

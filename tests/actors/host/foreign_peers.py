@@ -7,16 +7,16 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
-from actors.remoting.bodies.routes import RegisterBrokerBody
-from actors.remoting.client import RemotingClient
-from actors.remoting.codes import RayMQRequestCode, RequestCode
-from actors.remoting.command import RemotingCommand
-from actors.remoting.connection import Connection
-from actors.remoting.headers import RegisterBrokerHeader
-from actors.remoting.request import RequestContext, RequestRow
-from actors.remoting.server import RemotingServer
-from actors.remoting.table import RequestTable
-from store.clock import SystemClock
+from actors.transport.client import RemotingClient
+from actors.transport.connection import Connection
+from actors.transport.request import RequestContext, RequestRow
+from actors.transport.server import RemotingServer
+from actors.transport.table import RequestTable
+from actors.wire.bodies.routes import RegisterBrokerBody
+from actors.wire.codes import RayMQRequestCode, RequestCode
+from actors.wire.command import RemotingCommand
+from actors.wire.headers import RegisterBrokerHeader
+from store.common.clock import SystemClock
 from tests.actors.broker.brokers import TIMEOUT_MS
 
 PROVE = RayMQRequestCode.PROVE_PEER

@@ -8,7 +8,7 @@ import json
 import sys
 from typing import Any
 
-from store.clock import SystemClock
+from store.common.clock import SystemClock
 
 
 def build(kind: str, given: dict[str, Any]) -> Any:

@@ -14,17 +14,17 @@ from actors.nameserver.nameserver_settings import NameserverSettings
 from actors.nameserver.service import NameserverService, build_nameserver
 from actors.rebalancer.rebalancer_settings import RebalancerSettings
 from actors.rebalancer.service import RebalancerService, build_rebalancer
-from actors.remoting.bodies.groups import SyncGroupReply, SyncGroupRequest
-from actors.remoting.client import RemotingClient, SigningClient
-from actors.remoting.codes import RayMQRequestCode, RequestCode
-from actors.remoting.command import RemotingCommand
-from actors.remoting.hot_headers import SendMessageHeader
-from actors.remoting.limits import RemotingLimits
-from actors.remoting.signing import Credentials, Signer
-from store.clock import SystemClock
+from actors.transport.client import RemotingClient, SigningClient
+from actors.transport.limits import RemotingLimits
+from actors.wire.bodies.groups import SyncGroupReply, SyncGroupRequest
+from actors.wire.codes import RayMQRequestCode, RequestCode
+from actors.wire.command import RemotingCommand
+from actors.wire.hot_headers import SendMessageHeader
+from actors.wire.signing import Credentials, Signer
+from store.common.clock import SystemClock
 from store.store_errors import StoreError
-from tests.actors.broker.auth.access_peers import DENIED, INNER, inner_file
 from tests.actors.broker.brokers import TIMEOUT_MS, run, settings_of
+from tests.actors.broker.core.auth.access_peers import DENIED, INNER, inner_file
 from tests.eventually import eventually_async
 
 Cluster = tuple[NameserverService, RebalancerService, BrokerService]

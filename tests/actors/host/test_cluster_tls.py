@@ -15,15 +15,15 @@ from actors.nameserver.nameserver_settings import NameserverSettings
 from actors.nameserver.service import NameserverService, build_nameserver
 from actors.rebalancer.rebalancer_settings import RebalancerSettings
 from actors.rebalancer.service import RebalancerService, build_rebalancer
-from actors.remoting.bodies.groups import SyncGroupReply, SyncGroupRequest
-from actors.remoting.client import RemotingClient
-from actors.remoting.codes import RayMQRequestCode, RequestCode
-from actors.remoting.command import RemotingCommand
-from actors.remoting.hot_headers import SendMessageHeader
-from actors.remoting.limits import RemotingLimits
-from actors.remoting.remoting_errors import Closed, ConnectFailed
-from actors.remoting.tls.contexts import ClientTls, OwnCertificate
-from store.clock import SystemClock
+from actors.transport.client import RemotingClient
+from actors.transport.limits import RemotingLimits
+from actors.transport.tls.contexts import ClientTls, OwnCertificate
+from actors.wire.bodies.groups import SyncGroupReply, SyncGroupRequest
+from actors.wire.codes import RayMQRequestCode, RequestCode
+from actors.wire.command import RemotingCommand
+from actors.wire.hot_headers import SendMessageHeader
+from actors.wire.remoting_errors import Closed, ConnectFailed
+from store.common.clock import SystemClock
 from store.store_errors import StoreError
 from tests.actors.broker.brokers import TIMEOUT_MS, run, settings_of
 from tests.certificates import Authority

@@ -11,21 +11,21 @@ from typing import Any
 import pytest
 
 from actors.host.cluster_access import AccessSettings, cluster_client
-from actors.remoting.bodies.routes import RegisterBrokerBody
-from actors.remoting.client import RemotingClient
-from actors.remoting.clients.proofs import NEEDS_PROOF, RequestSigner
-from actors.remoting.codes import RayMQRequestCode, RequestCode
-from actors.remoting.command import RemotingCommand
-from actors.remoting.headers import RegisterBrokerHeader
-from actors.remoting.remoting_errors import NotProven, RemotingError
-from actors.remoting.request import RequestContext
-from actors.remoting.server import RemotingServer
-from actors.remoting.signing import SIGNATURE, Credentials, Signer
-from actors.remoting.table import RequestTable
-from store.clock import SystemClock
+from actors.transport.client import RemotingClient
+from actors.transport.clients.proofs import NEEDS_PROOF, RequestSigner
+from actors.transport.request import RequestContext
+from actors.transport.server import RemotingServer
+from actors.transport.table import RequestTable
+from actors.wire.bodies.routes import RegisterBrokerBody
+from actors.wire.codes import RayMQRequestCode, RequestCode
+from actors.wire.command import RemotingCommand
+from actors.wire.headers import RegisterBrokerHeader
+from actors.wire.remoting_errors import NotProven, RemotingError
+from actors.wire.signing import SIGNATURE, Credentials, Signer
+from store.common.clock import SystemClock
 from store.message.data_version import DataVersion
-from tests.actors.broker.auth.access_peers import DENIED, INNER, SECRETS, SigningPeer, inner_file
 from tests.actors.broker.brokers import TIMEOUT_MS, run, serving, settings_of
+from tests.actors.broker.core.auth.access_peers import DENIED, INNER, SECRETS, SigningPeer, inner_file
 from tests.actors.header_names import least_fields
 from tests.actors.host.foreign_peers import PROVE, forging, relaying
 from tests.actors.host.test_cluster_access import Cluster, protected_cluster

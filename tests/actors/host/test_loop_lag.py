@@ -5,7 +5,7 @@ from __future__ import annotations
 import uvloop
 
 from actors.host.loop_lag import BOUNDS_US, LoopLag, longest_us, percentile_us
-from store.clock import SystemClock
+from store.common.clock import SystemClock
 from tests.conftest import ClockAtRest
 from tests.eventually import eventually_async
 

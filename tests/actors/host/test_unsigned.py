@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from actors.nameserver.access import PUBLIC
-from actors.remoting.client import RemotingClient
-from actors.remoting.codes import RayMQRequestCode, RequestCode
-from actors.remoting.command import RemotingCommand
-from store.clock import SystemClock
+from actors.transport.client import RemotingClient
+from actors.wire.codes import RayMQRequestCode, RequestCode
+from actors.wire.command import RemotingCommand
+from store.common.clock import SystemClock
 from tests.actors.broker.brokers import TIMEOUT_MS, run
 from tests.actors.host.metrics.scrapes import sent
 from tests.actors.host.test_cluster_access import protected_cluster

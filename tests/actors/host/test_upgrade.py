@@ -17,18 +17,18 @@ import grpc
 import pytest
 
 from actors.gateway.proto.definition_pb2 import Code
-from actors.remoting.admin_headers import UserHeader
-from actors.remoting.bodies.access import UserInfo
-from actors.remoting.client import RemotingClient
-from actors.remoting.codes import RequestCode
-from actors.remoting.command import RemotingCommand
-from actors.remoting.hot_headers import SendMessageHeader
-from actors.remoting.remoting_errors import RemotingError
-from actors.remoting.signing import Signer
-from store.clock import SystemClock
+from actors.transport.client import RemotingClient
+from actors.wire.admin_headers import UserHeader
+from actors.wire.bodies.access import UserInfo
+from actors.wire.codes import RequestCode
+from actors.wire.command import RemotingCommand
+from actors.wire.hot_headers import SendMessageHeader
+from actors.wire.remoting_errors import RemotingError
+from actors.wire.signing import Signer
+from store.common.clock import SystemClock
 from store.ownership.identity import read_name
-from tests.actors.broker.auth.access_peers import INNER, inner_file
 from tests.actors.broker.brokers import SMALL_STORE, TIMEOUT_MS
+from tests.actors.broker.core.auth.access_peers import INNER, inner_file
 from tests.actors.gateway.gateways import GrpcClient, message
 from tests.actors.gateway.test_gateway_access import signed
 from tests.eventually import eventually_async

@@ -13,16 +13,16 @@ from actors.access.users import AccessTable
 from actors.nameserver.access import PUBLIC
 from actors.nameserver.nameserver_settings import NameserverSettings
 from actors.nameserver.service import NameserverService, build_nameserver
-from actors.remoting.bodies.access import AclInfo, PolicyEntryInfo, PolicyInfo, UserInfo
-from actors.remoting.client import RemotingClient, SigningClient
-from actors.remoting.codes import RayMQRequestCode, RequestCode
-from actors.remoting.command import RemotingCommand
-from actors.remoting.limits import RemotingLimits
-from actors.remoting.signing import Credentials, Signer
-from store.clock import SystemClock
+from actors.transport.client import RemotingClient, SigningClient
+from actors.transport.limits import RemotingLimits
+from actors.wire.bodies.access import AclInfo, PolicyEntryInfo, PolicyInfo, UserInfo
+from actors.wire.codes import RayMQRequestCode, RequestCode
+from actors.wire.command import RemotingCommand
+from actors.wire.signing import Credentials, Signer
+from store.common.clock import SystemClock
 from store.store_errors import StoreError
-from tests.actors.broker.auth.access_peers import DENIED, INNER, SECRETS, inner_file
 from tests.actors.broker.brokers import TIMEOUT_MS, run
+from tests.actors.broker.core.auth.access_peers import DENIED, INNER, SECRETS, inner_file
 from tests.eventually import eventually_async
 
 LIMITS = RemotingLimits(connect_timeout_ms=TIMEOUT_MS)

@@ -11,12 +11,12 @@ import uvloop
 
 from actors.nameserver.nameserver_settings import NameserverSettings
 from actors.nameserver.service import NameserverService, build_nameserver
-from actors.remoting.bodies.routes import RegisterBrokerBody, TopicRouteData
-from actors.remoting.client import RemotingClient
-from actors.remoting.codes import RequestCode, ResponseCode
-from actors.remoting.command import RemotingCommand
-from actors.remoting.headers import RegisterBrokerHeader
-from store.clock import SystemClock
+from actors.transport.client import RemotingClient
+from actors.wire.bodies.routes import RegisterBrokerBody, TopicRouteData
+from actors.wire.codes import RequestCode, ResponseCode
+from actors.wire.command import RemotingCommand
+from actors.wire.headers import RegisterBrokerHeader
+from store.common.clock import SystemClock
 from store.message.data_version import DataVersion
 from tests.actors.header_names import least_fields
 from tests.eventually import LIMIT_S

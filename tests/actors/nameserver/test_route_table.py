@@ -8,8 +8,8 @@ import pytest
 import structlog
 
 from actors.nameserver.route_table import Registrant, RouteTable
-from actors.remoting.bodies.routes import RegisterBrokerBody
-from actors.remoting.remoting_errors import Refused
+from actors.wire.bodies.routes import RegisterBrokerBody
+from actors.wire.remoting_errors import Refused
 from store.message.data_version import DataVersion
 
 EXPIRY_NS = 120_000_000_000

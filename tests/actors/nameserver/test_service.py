@@ -16,7 +16,8 @@ from actors.host.service_host import EXIT_SERVICE_FAILED, ServiceHost
 from actors.nameserver.nameserver_settings import NameserverSettings
 from actors.nameserver.route_table import RouteTable
 from actors.nameserver.service import NameserverService, build_nameserver
-from actors.remoting.bodies.routes import (
+from actors.transport.client import RemotingClient
+from actors.wire.bodies.routes import (
     PERM_READ,
     ClusterInfo,
     RegisterBrokerBody,
@@ -25,13 +26,12 @@ from actors.remoting.bodies.routes import (
     decode_topic_list,
     encode_data_version,
 )
-from actors.remoting.client import RemotingClient
-from actors.remoting.codes import RequestCode
-from actors.remoting.command import RemotingCommand
-from actors.remoting.headers import RegisterBrokerHeader
-from actors.remoting.properties_text import parse_properties
-from actors.remoting.remoting_errors import Refused
-from store.clock import Clock, SystemClock
+from actors.wire.codes import RequestCode
+from actors.wire.command import RemotingCommand
+from actors.wire.headers import RegisterBrokerHeader
+from actors.wire.properties_text import parse_properties
+from actors.wire.remoting_errors import Refused
+from store.common.clock import Clock, SystemClock
 from store.message.data_version import DataVersion
 from tests.eventually import LIMIT_S, eventually, eventually_async
 

@@ -24,7 +24,7 @@ from actors.raft.group_record import GROUP_TOPIC
 from actors.raft.history import GroupRecord
 from actors.raft.members import Member, Members
 from actors.raft.term_file import TERM_FILE, TermFile
-from store.clock import SystemClock
+from store.common.clock import SystemClock
 from store.message_store import MessageStore
 from store.ownership.divergence import DIVERGED_FILE
 from store.ownership.first_copy import COPYING_FILE

@@ -7,9 +7,9 @@ from itertools import count
 import pytest
 
 from actors.rebalancer.group import NS_PER_MS, Group
-from actors.remoting.bodies.groups import AssignedQueue, SyncGroupReply, SyncGroupRequest
-from actors.remoting.remoting_errors import Refused
 from actors.strategies import AllocateMessageQueueAveragely
+from actors.wire.bodies.groups import AssignedQueue, SyncGroupReply, SyncGroupRequest
+from actors.wire.remoting_errors import Refused
 from store.message.message_queue import MessageQueue
 
 LEASE_MS = 10_000

@@ -17,8 +17,8 @@ from hypothesis import given, note, settings
 from hypothesis import strategies as st
 
 from actors.rebalancer.group import NS_PER_MS, Group
-from actors.remoting.bodies.groups import AssignedQueue, SyncGroupReply, SyncGroupRequest
 from actors.strategies import make_strategy
+from actors.wire.bodies.groups import AssignedQueue, SyncGroupReply, SyncGroupRequest
 from store.message.message_queue import MessageQueue
 
 LEASE_MS = 100

@@ -20,7 +20,10 @@ from actors.rebalancer.coordinator import GroupCoordinator
 from actors.rebalancer.group import Group
 from actors.rebalancer.rebalancer_settings import RebalancerSettings
 from actors.rebalancer.service import RebalancerService, build_rebalancer
-from actors.remoting.bodies.groups import (
+from actors.transport.client import RemotingClient
+from actors.transport.request import RequestContext
+from actors.transport.table import RequestTable
+from actors.wire.bodies.groups import (
     AssignedQueue,
     ConsumerData,
     GroupMembers,
@@ -29,15 +32,12 @@ from actors.remoting.bodies.groups import (
     SyncGroupReply,
     SyncGroupRequest,
 )
-from actors.remoting.bodies.routes import RegisterBrokerBody
-from actors.remoting.client import RemotingClient
-from actors.remoting.codes import RayMQRequestCode, RequestCode
-from actors.remoting.command import RemotingCommand
-from actors.remoting.headers import ForwardHeartbeatHeader, ForwardUnregisterHeader, RegisterBrokerHeader
-from actors.remoting.remoting_errors import Refused
-from actors.remoting.request import RequestContext
-from actors.remoting.table import RequestTable
-from store.clock import Clock, SystemClock
+from actors.wire.bodies.routes import RegisterBrokerBody
+from actors.wire.codes import RayMQRequestCode, RequestCode
+from actors.wire.command import RemotingCommand
+from actors.wire.headers import ForwardHeartbeatHeader, ForwardUnregisterHeader, RegisterBrokerHeader
+from actors.wire.remoting_errors import Refused
+from store.common.clock import Clock, SystemClock
 from store.message.data_version import DataVersion
 from store.message.message_queue import MessageQueue
 from tests.eventually import LIMIT_S, eventually_async

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from cluster.autoscale.controller import BrokerUnavailable, Observed
 from cluster.autoscale.samples import BrokerSample
-from cluster.driver.drain import DrainProgress, GroupLag
+from cluster.control.drain import DrainProgress, GroupLag
 
 
 @dataclass

@@ -16,7 +16,7 @@ from cluster import launch
 from cluster.autoscale.commands import autoscaler_status, set_paused
 from cluster.client import Admin, ConsumerConfig, Producer, ProducerConfig, PullConsumer
 from cluster.client.errors import ClientError
-from cluster.session.ray_head import read_record
+from cluster.control.session.ray_head import read_record
 from tests.cluster.autoscale.conftest import ElasticCluster, elastic_brokers, raylets, write_topology
 from tests.eventually import TIME_SCALE, eventually
 

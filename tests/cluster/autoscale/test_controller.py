@@ -7,7 +7,7 @@ import pytest
 from cluster.autoscale.controller import Controller, FleetLimits
 from cluster.autoscale.decisions import START_S
 from cluster.autoscale.rules import Rules
-from cluster.driver.drain import GroupLag
+from cluster.control.drain import GroupLag
 from tests.cluster.autoscale.fake_fleet import FakeFleet
 
 RULES = Rules(min=1, max=4, throughput_per_broker=100, cool_down_s=20, step=2)

@@ -9,8 +9,8 @@ import pytest
 from cluster import launch
 from cluster.autoscale.commands import autoscaler_status
 from cluster.client import Admin, Producer, ProducerConfig, PullConsumer
-from cluster.session.ray_head import marked_processes, read_record
-from cluster.session.ray_session import disconnect
+from cluster.control.session.ray_head import marked_processes, read_record
+from cluster.control.session.ray_session import disconnect
 from tests.cluster.autoscale.conftest import ElasticCluster, write_topology
 from tests.cluster.conftest import RayMQ
 from tests.cluster.ray_helpers import ensure_up

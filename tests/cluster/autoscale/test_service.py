@@ -13,7 +13,7 @@ from cluster.autoscale.autoscaler_settings import AutoscalerSettings
 from cluster.autoscale.controller import Controller, FleetLimits, Observed
 from cluster.autoscale.rules import Rules
 from cluster.autoscale.service import AutoscalerService
-from cluster.driver.drain import GroupLag
+from cluster.control.drain import GroupLag
 from tests.actors.host.metrics.scrapes import sent
 from tests.cluster.autoscale.fake_fleet import FakeFleet
 from tests.eventually import eventually

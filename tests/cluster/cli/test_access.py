@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from actors.remoting.signing import Credentials, read_credentials, write_credentials
+from actors.wire.signing import Credentials, read_credentials, write_credentials
 from cluster.client import Producer, ProducerConfig
 from cluster.client.errors import ClientError
 from tests.cluster.cli.conftest import Raymq

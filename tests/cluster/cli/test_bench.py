@@ -8,10 +8,10 @@ from collections.abc import Iterator
 import pytest
 from typer.testing import CliRunner
 
-from cluster.bench.options import BenchFailed
-from cluster.bench.result import BenchResult, Run
 from cluster.cli.main import build
 from cluster.client.errors import DeadlineExceeded
+from cluster.lab.bench.options import BenchFailed
+from cluster.lab.bench.result import BenchResult, Run
 
 
 def test_bench_that_cannot_use_tls_is_refused_with_it() -> None:
@@ -30,8 +30,10 @@ def test_bench_prints_results_measured_before_a_failure(
         yield "push", [BenchResult("push", [Run(1.0, 123_456)])]
         raise error
 
-    monkeypatch.setattr("cluster.bench.registry.run_named", runs)
-    monkeypatch.setattr("store.logs.log_to_handler", lambda *_: None)  # this process is not the command's own
+    monkeypatch.setattr("cluster.lab.bench.registry.run_named", runs)
+    monkeypatch.setattr(
+        "store.common.logs.log_to_handler", lambda *_: None
+    )  # this process is not the command's own
     ended = CliRunner().invoke(build(["bench"]), ["bench", "all"], env={"COLUMNS": "200"})
     assert ended.exit_code == 1
     [found] = map(json.loads, ended.stdout.splitlines())

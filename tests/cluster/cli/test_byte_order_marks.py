@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from actors.remoting.signing import read_credentials
-from cluster.autoscale.experiments.profile import read_rates
-from cluster.bench.omb.workload import read_workload
+from actors.wire.signing import read_credentials
 from cluster.client.admin.plain_acl import read_plain_acl
-from cluster.topology.broker_conf import read_broker_conf
-from cluster.topology.topology_file import load_topology, read_yaml
+from cluster.control.topology.broker_conf import read_broker_conf
+from cluster.control.topology.topology_file import load_topology, read_yaml
+from cluster.lab.bench.omb.workload import read_workload
+from cluster.lab.experiments.profile import read_rates
 from tests.cluster.cli.conftest import Raymq
 
 REPO = Path(__file__).parents[3]

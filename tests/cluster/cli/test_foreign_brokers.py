@@ -13,12 +13,12 @@ import typer
 from typer.testing import CliRunner
 
 from actors.host import ray_port
-from actors.remoting.client import RemotingClient
-from actors.remoting.codes import RayMQRequestCode, RequestCode
-from actors.remoting.command import RemotingCommand
-from actors.remoting.remoting_errors import NotProven
-from actors.remoting.request import RequestContext
-from actors.remoting.signing import SIGNATURE, Credentials, Signer, write_credentials
+from actors.transport.client import RemotingClient
+from actors.transport.request import RequestContext
+from actors.wire.codes import RayMQRequestCode, RequestCode
+from actors.wire.command import RemotingCommand
+from actors.wire.remoting_errors import NotProven
+from actors.wire.signing import SIGNATURE, Credentials, Signer, write_credentials
 from cluster.autoscale.controller import BrokerUnavailable
 from cluster.autoscale.elastic_fleet import ElasticFleet
 from cluster.cli.main import build
@@ -38,23 +38,23 @@ from cluster.client import (
     TransactionProducer,
 )
 from cluster.client.errors import BrokerUnreachable
-from cluster.driver import fleet
-from cluster.driver.driver import Driver
-from cluster.driver.health import probe
-from cluster.driver.kinds import BROKER, NAMESERVER
-from cluster.driver.launch_report import Reporter
-from cluster.driver.migration import migrate_broker
-from cluster.driver.plan import Running
-from cluster.driver.promotion import Promotion
-from cluster.driver.raft_groups import RaftGroups
-from cluster.driver.specs import ActorSpec, ProcessKind
-from cluster.topology.topology import Topology
-from cluster.topology.topology_file import Source
+from cluster.control import fleet
+from cluster.control.driver import Driver
+from cluster.control.health import probe
+from cluster.control.kinds import BROKER, NAMESERVER
+from cluster.control.launch_report import Reporter
+from cluster.control.migration import migrate_broker
+from cluster.control.plan import Running
+from cluster.control.promotion import Promotion
+from cluster.control.raft_groups import RaftGroups
+from cluster.control.specs import ActorSpec, ProcessKind
+from cluster.control.topology.topology import Topology
+from cluster.control.topology.topology_file import Source
 from cluster.views.raft_migration import MemberSteps
 from cluster.waiting import Waiting
 from jobs.job_errors import FetchFailed
 from jobs.reading.connection import ReaderConnection
-from store.clock import SystemClock
+from store.common.clock import SystemClock
 from store.message.message_queue import MessageQueue
 from tests.actors.broker.brokers import TIMEOUT_MS
 from tests.actors.host.foreign_peers import Forger, listed_forger, success

@@ -42,7 +42,7 @@ def interrupted_at(module: str, *arguments: str) -> subprocess.CompletedProcess[
 
 @pytest.mark.parametrize(
     "module",
-    ["cluster.cli.main", "typer", "cluster.cli.topics.topic", "cluster.client", "actors.remoting.client"],
+    ["cluster.cli.main", "typer", "cluster.cli.topics.topic", "cluster.client", "actors.transport.client"],
 )
 def test_interrupt_during_imports_exits_silently(module: str) -> None:
     done = interrupted_at(module, "topic", "list", "-n", "127.0.0.1:1")
@@ -50,7 +50,7 @@ def test_interrupt_during_imports_exits_silently(module: str) -> None:
 
 
 def test_interrupt_of_up_reports_how_to_continue() -> None:
-    done = interrupted_at("cluster.topology.topology_file", "up", "--dry-run")
+    done = interrupted_at("cluster.control.topology.topology_file", "up", "--dry-run")
     assert done.returncode in ENDED
     assert "Traceback" not in done.stderr
 

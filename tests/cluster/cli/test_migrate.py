@@ -11,7 +11,7 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from actors.remoting.bodies.raft_members import DONE, RaftChange, RaftMember, RaftMembers
+from actors.wire.bodies.raft_members import DONE, RaftChange, RaftMember, RaftMembers
 from cluster.cli.main import build
 from cluster.client import Admin
 from cluster.client.errors import ConfigInvalid

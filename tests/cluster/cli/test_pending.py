@@ -17,7 +17,7 @@ from cluster.client import (
 )
 from cluster.client.results import ReconsumeLater
 from cluster.views.brokers import list_brokers
-from store.clock import SystemClock
+from store.common.clock import SystemClock
 from tests.cluster.client.conftest import Cluster
 from tests.cluster.client.test_pull_consumer import committed
 from tests.conftest import ClockAtRest

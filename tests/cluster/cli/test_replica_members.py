@@ -11,8 +11,8 @@ from typing import Any, cast
 import pytest
 from typer.testing import CliRunner
 
-from actors.remoting.bodies.raft_members import CHANGED, DONE, WAITING, RaftChange, RaftMember, RaftMembers
-from actors.remoting.codes import ResponseCode
+from actors.wire.bodies.raft_members import CHANGED, DONE, WAITING, RaftChange, RaftMember, RaftMembers
+from actors.wire.codes import ResponseCode
 from cluster.cli.main import build
 from cluster.client import Admin
 from cluster.client.errors import BrokerRefused, ClientError, ConfigInvalid

@@ -18,7 +18,7 @@ from actors.rebalancer.rebalancer_settings import RebalancerSettings
 from actors.rebalancer.service import build_rebalancer
 from cluster.client import Admin
 from cluster.client.transport.loop_thread import LoopThread
-from store.clock import Clock, SystemClock
+from store.common.clock import Clock, SystemClock
 from store.store_settings import StoreSettings
 from tests.eventually import eventually
 from tests.ports import free_port
@@ -211,7 +211,7 @@ class ResponseDroppingProxy:
         self.port = int(self._server.sockets[0].getsockname()[1])
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        from actors.remoting.command import HEADER_LENGTH_MASK, PREFIX, decode_command
+        from actors.wire.command import HEADER_LENGTH_MASK, PREFIX, decode_command
 
         broker_reader, broker_writer = await asyncio.open_connection("127.0.0.1", self._target)
         dropped: set[int] = set()

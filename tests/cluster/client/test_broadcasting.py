@@ -13,7 +13,7 @@ import pytest
 from cluster.client import Admin, MessageExt, MessageQueue, Producer, PushConfig, PushConsumer, aio
 from cluster.client.errors import ConfigInvalid, DataDamaged
 from cluster.client.transport.instance import local_address
-from store.json_file import JsonConfigFile
+from store.common.json_file import JsonConfigFile
 from tests.eventually import eventually, eventually_async
 
 from .conftest import Cluster

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 import structlog
 
-from actors.broker.retry.send_back import SendBack
-from actors.remoting.codes import ResponseCode
-from actors.remoting.remoting_errors import Refused
-from actors.remoting.request import RequestContext
+from actors.broker.features.retry.send_back import SendBack
+from actors.transport.request import RequestContext
+from actors.wire.codes import ResponseCode
+from actors.wire.remoting_errors import Refused
 from cluster.client import (
     Admin,
     ConsumeStatus,

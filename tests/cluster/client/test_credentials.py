@@ -12,11 +12,11 @@ import orjson
 import pyarrow as pa
 import pytest
 
-from actors.remoting.admin_headers import AclHeader, UserHeader
-from actors.remoting.client import SigningClient
-from actors.remoting.codes import RequestCode
-from actors.remoting.command import RemotingCommand
-from actors.remoting.signing import SIGNATURE, Credentials, Signer, write_credentials
+from actors.transport.client import SigningClient
+from actors.wire.admin_headers import AclHeader, UserHeader
+from actors.wire.codes import RequestCode
+from actors.wire.command import RemotingCommand
+from actors.wire.signing import SIGNATURE, Credentials, Signer, write_credentials
 from cluster.client import (
     Admin,
     ClientConfig,
@@ -32,7 +32,7 @@ from cluster.client import (
     aio,
 )
 from cluster.client.errors import BrokerUnreachable, ConfigInvalid, PermissionDenied, SendFailed
-from store.clock import SystemClock
+from store.common.clock import SystemClock
 from store.message.message import MessageExt
 from tests.actors.host.foreign_peers import listed_forger
 from tests.eventually import LIMIT_S, eventually

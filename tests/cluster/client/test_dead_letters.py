@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from actors.broker.sending.send import Sender
-from actors.remoting.codes import ResponseCode
-from actors.remoting.remoting_errors import Refused
-from actors.remoting.request import RequestContext
+from actors.broker.core.sending.send import Sender
+from actors.transport.request import RequestContext
+from actors.wire.codes import ResponseCode
+from actors.wire.remoting_errors import Refused
 from cluster.client import Admin, Message, MessageExt, MessageQueue, Producer, PushConfig, PushConsumer, aio
 from cluster.client import reconsume_later as later
 from cluster.client.admin.aio_broker_admin import TOOLS_GROUP

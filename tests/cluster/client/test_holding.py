@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from actors.remoting.codes import ResponseCode
+from actors.wire.codes import ResponseCode
 from cluster.client import (
     Admin,
     ConsumerConfig,

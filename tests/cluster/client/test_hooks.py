@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 import pytest
 
-from actors.remoting.codes import RequestCode
-from actors.remoting.command import RemotingCommand
-from actors.remoting.remoting_errors import RemotingError
+from actors.wire.codes import RequestCode
+from actors.wire.command import RemotingCommand
+from actors.wire.remoting_errors import RemotingError
 from cluster.client import Admin, Message, Producer, ProducerConfig, aio
 from cluster.client.errors import MessageRejected, SendFailed
 from cluster.client.hooks import SendContext

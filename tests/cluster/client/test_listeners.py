@@ -16,7 +16,7 @@ import pytest
 
 from cluster.client import MessageExt, Producer, PullConsumer, PushConfig, PushConsumer, aio
 from cluster.client.transport.loop_thread import LoopThread
-from store import logs
+from store.common import logs
 from tests.eventually import LIMIT_S, NEVER_S, eventually, eventually_async
 
 from .conftest import Cluster

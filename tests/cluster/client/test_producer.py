@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
-from actors.remoting.codes import RequestCode
+from actors.wire.codes import RequestCode
 from cluster.client import (
     Admin,
     Message,

@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from actors.broker.group.offset_requests import OffsetRequests
+from actors.broker.core.group.offset_requests import OffsetRequests
 from actors.rebalancer.group import Group
-from actors.remoting.bodies.groups import SyncGroupReply, SyncGroupRequest
-from actors.remoting.client import RemotingClient
-from actors.remoting.codes import RequestCode, ResponseCode
-from actors.remoting.command import RemotingCommand
-from actors.remoting.remoting_errors import Refused
-from actors.remoting.request import RequestContext
+from actors.transport.client import RemotingClient
+from actors.transport.request import RequestContext
+from actors.wire.bodies.groups import SyncGroupReply, SyncGroupRequest
+from actors.wire.codes import RequestCode, ResponseCode
+from actors.wire.command import RemotingCommand
+from actors.wire.remoting_errors import Refused
 from cluster.client import (
     Admin,
     ConsumeStatus,
@@ -29,7 +29,7 @@ from cluster.client import (
     aio,
 )
 from cluster.client.errors import ConfigInvalid, SubscriptionDiffers
-from store.clock import SystemClock
+from store.common.clock import SystemClock
 from store.message.json_text import parse_rocketmq_json
 from tests.conftest import ClockAtRest
 from tests.eventually import LIMIT_S, NEVER_S, eventually

@@ -10,9 +10,9 @@ from typing import Any, TypeVar
 import pytest
 import structlog
 
-from actors.broker.group.client_requests import ClientRequests
-from actors.remoting.bodies.groups import SyncGroupRequest
-from actors.remoting.request import RequestContext
+from actors.broker.core.group.client_requests import ClientRequests
+from actors.transport.request import RequestContext
+from actors.wire.bodies.groups import SyncGroupRequest
 from cluster.client import (
     Admin,
     ConsumerConfig,
@@ -29,7 +29,7 @@ from cluster.client.consumer.queue_work import CacheLimits, QueueWork
 from cluster.client.errors import ConfigInvalid, QueueNotAssigned
 from cluster.client.hooks import ConsumeContext
 from cluster.client.transport.loop_thread import LoopThread
-from store.clock import Clock
+from store.common.clock import Clock
 from tests.conftest import ClockAtRest
 from tests.eventually import LIMIT_S, eventually
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from actors.broker.reading.pull import Puller
-from actors.remoting.codes import ResponseCode
-from actors.remoting.remoting_errors import Refused
-from actors.remoting.request import RequestContext
+from actors.broker.core.reading.pull import Puller
+from actors.transport.request import RequestContext
+from actors.wire.codes import ResponseCode
+from actors.wire.remoting_errors import Refused
 from cluster.client import (
     Admin,
     ConsumerConfig,

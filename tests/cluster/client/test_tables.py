@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from actors.remoting.codes import RayMQRequestCode
+from actors.wire.codes import RayMQRequestCode
 from cluster.client import Admin, MessageQueue, Producer, ProducerConfig, PullConsumer, TableReceipt
 from cluster.client.errors import ConfigInvalid, MessageRejected, TableSendFailed, TopicNotFound
 from store.message.message_id import UniqKeyBlock, UniqKeySequence

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from actors.remoting.client import RemotingClient
-from actors.remoting.codes import RequestCode, ResponseCode
-from actors.remoting.command import RemotingCommand
-from actors.remoting.hot_headers import SendMessageHeader
+from actors.transport.client import RemotingClient
+from actors.wire.codes import RequestCode, ResponseCode
+from actors.wire.command import RemotingCommand
+from actors.wire.hot_headers import SendMessageHeader
 from cluster.client import (
     Admin,
     LocalTransactionState,
@@ -24,7 +24,7 @@ from cluster.client import (
     TransactionProducer,
     aio,
 )
-from store.clock import SystemClock
+from store.common.clock import SystemClock
 from store.message.compression import compress
 from store.message.sys_flag import (
     COMPRESSED,

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from actors.remoting.signing import Credentials, write_credentials
+from actors.wire.signing import Credentials, write_credentials
 from cluster.client import Admin, MessageQueue, Producer, PushConfig, PushConsumer, reconsume_later
 from cluster.client.config import ClientConfig
 from cluster.client.transport.loop_thread import LoopThread
 from cluster.console.console_settings import ConsoleSettings
 from cluster.console.service import ConsoleService
-from store.clock import SystemClock
+from store.common.clock import SystemClock
 from store.message.group_config import SubscriptionGroupConfig
 from tests.cluster.client.conftest import Cluster
 from tests.cluster.console.browsers import CHROMIUM, Visitor

@@ -10,7 +10,7 @@ import pytest
 from pydantic import ValidationError
 
 from actors.access.login_failures import OF_ADDRESS_MAX
-from actors.remoting.signing import Credentials, write_credentials
+from actors.wire.signing import Credentials, write_credentials
 from cluster.client import Admin
 from cluster.client.config import ClientConfig
 from cluster.console import access

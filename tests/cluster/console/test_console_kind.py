@@ -9,12 +9,12 @@ import pytest
 from actors.host.ray_port import Node
 from actors.host.saved_spec import directory_of
 from cluster.console.console_settings import ConsoleSettings
-from cluster.driver.exposure import exposed
-from cluster.driver.kinds import make_specs
-from cluster.driver.placement import place
-from cluster.topology.problems import find_problems
-from cluster.topology.topology import Topology
-from cluster.topology.topology_file import Source, TopologyError
+from cluster.control.exposure import exposed
+from cluster.control.kinds import make_specs
+from cluster.control.placement import place
+from cluster.control.topology.problems import find_problems
+from cluster.control.topology.topology import Topology
+from cluster.control.topology.topology_file import Source, TopologyError
 
 HEAD = Node("127.0.0.1", {"node:127.0.0.1": 1}, is_head=True)
 SOURCE = Source("t.yaml", {}, {})

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from actors.remoting.bodies.routes import RegisterBrokerBody
-from actors.remoting.clients.blocking import BlockingConnection
-from actors.remoting.codes import RequestCode
-from actors.remoting.command import RemotingCommand
-from actors.remoting.headers import RegisterBrokerHeader
-from actors.remoting.signing import Credentials, write_credentials
+from actors.transport.clients.blocking import BlockingConnection
+from actors.wire.bodies.routes import RegisterBrokerBody
+from actors.wire.codes import RequestCode
+from actors.wire.command import RemotingCommand
+from actors.wire.headers import RegisterBrokerHeader
+from actors.wire.signing import Credentials, write_credentials
 from cluster.client import Admin, MessageQueue
 from cluster.client.config import ClientConfig
 from tests.cluster.client.conftest import Cluster

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from actors.remoting.bodies.progress import OffsetWrapper
+from actors.wire.bodies.progress import OffsetWrapper
 from cluster.client import Admin, MessageQueue, Producer
 from cluster.client.errors import BrokerUnreachable, NotSupported
 from cluster.console import sampler as sampler_module

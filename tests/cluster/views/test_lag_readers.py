@@ -19,11 +19,11 @@ from cluster.client import (
     PushConsumer,
     reconsume_later,
 )
-from cluster.driver.drain import DrainProgress
+from cluster.control.drain import DrainProgress
 from cluster.views.groups import describe_group, list_groups
 from cluster.views.samples import ClusterState, take_sample
 from cluster.views.top import group_rates
-from store.clock import SystemClock
+from store.common.clock import SystemClock
 from tests.cluster.cli.conftest import Raymq
 from tests.cluster.client.conftest import Cluster
 from tests.eventually import LIMIT_S, NEVER_S, eventually

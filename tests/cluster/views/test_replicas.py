@@ -12,7 +12,7 @@ import pytest
 from cluster.client import Admin
 from cluster.views.brokers import BrokerView, list_brokers
 from cluster.views.samples import ClusterState, take_sample
-from store.clock import SystemClock
+from store.common.clock import SystemClock
 from tests.actors.broker.brokers import run
 from tests.actors.broker.replication.raft.groups import Group
 from tests.cluster.client.conftest import Cluster

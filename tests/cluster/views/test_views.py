@@ -12,7 +12,7 @@ from cluster.views import clients, dead_letters, groups, offsets
 from cluster.views.brokers import list_brokers, load_of
 from cluster.views.samples import ClusterState, take_sample
 from cluster.views.top import group_rates, topic_rates
-from store.clock import SystemClock
+from store.common.clock import SystemClock
 from tests.cluster.client.conftest import Cluster
 from tests.conftest import ClockAtRest
 from tests.eventually import eventually

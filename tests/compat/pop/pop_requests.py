@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 
-from actors.remoting.bodies.pops import PopMessageHeader
-from actors.remoting.client import RemotingClient
-from actors.remoting.codes import RequestCode
-from actors.remoting.command import RemotingCommand
-from actors.remoting.header import Header
-from store.clock import SystemClock
-from tests.actors.broker.pop.pops import GROUP, Popped, ack_header, popped
+from actors.transport.client import RemotingClient
+from actors.wire.bodies.pops import PopMessageHeader
+from actors.wire.codes import RequestCode
+from actors.wire.command import RemotingCommand
+from actors.wire.header import Header
+from store.common.clock import SystemClock
+from tests.actors.broker.features.pop.pops import GROUP, Popped, ack_header, popped
 
 TIMEOUT_MS = 20_000
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from actors.remoting.bodies.pops import PollingInfoHeader
-from actors.remoting.codes import RequestCode
+from actors.wire.bodies.pops import PollingInfoHeader
+from actors.wire.codes import RequestCode
 from tests.compat.agent import Agent
 from tests.compat.conftest import DEFAULT_CLIENT, Agents, Names
 from tests.compat.mqadmin import Mqadmin

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.actors.broker.pop.pops import Popped
+from tests.actors.broker.features.pop.pops import Popped
 from tests.compat.agent import Agent
 from tests.compat.build import CLIENT, JavaKit
 from tests.compat.peers import Peer

@@ -10,11 +10,11 @@ from typing import Any, Self
 
 import orjson
 
-from actors.remoting.bodies.routes import decode_kv_table
-from actors.remoting.clients.blocking import BlockingConnection
-from actors.remoting.codes import RayMQRequestCode, RequestCode
-from actors.remoting.command import RemotingCommand
-from actors.remoting.remoting_errors import RemotingError
+from actors.transport.clients.blocking import BlockingConnection
+from actors.wire.bodies.routes import decode_kv_table
+from actors.wire.codes import RayMQRequestCode, RequestCode
+from actors.wire.command import RemotingCommand
+from actors.wire.remoting_errors import RemotingError
 from tests.compat.peers import Started
 from tests.compat.processes import Program
 from tests.compat.raymq import BROKER_NAME, REPO

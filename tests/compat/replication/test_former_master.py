@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from actors.broker.role import Role
+from actors.broker.core.role import Role
 from actors.broker.service import BrokerService
-from actors.remoting.bodies.routes import ClusterInfo
-from actors.remoting.codes import RequestCode
-from actors.remoting.command import RemotingCommand
-from store.clock import SystemClock
+from actors.wire.bodies.routes import ClusterInfo
+from actors.wire.codes import RequestCode
+from actors.wire.command import RemotingCommand
+from store.common.clock import SystemClock
 from tests.actors.broker.brokers import TIMEOUT_MS, Peer, run, settings_of
 from tests.compat.build import JavaKit
 from tests.compat.rocketmq import RocketMQ

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from actors.broker.replication.progress_log import MARK_GROUP
-from actors.remoting.codes import RayMQRequestCode
-from actors.remoting.remoting_errors import RemotingError
+from actors.wire.codes import RayMQRequestCode
+from actors.wire.remoting_errors import RemotingError
 from cluster.client import ClientError, Message, MessageExt, Producer, PushConfig, PushConsumer
 from tests.compat.agent import Agent
 from tests.compat.build import CLIENT, JavaKit

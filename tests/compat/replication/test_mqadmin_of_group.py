@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 import uvloop
 
-from actors.remoting.client import SigningClient
-from actors.remoting.limits import RemotingLimits
-from actors.remoting.signing import Credentials, Signer
+from actors.transport.client import SigningClient
+from actors.transport.limits import RemotingLimits
+from actors.wire.signing import Credentials, Signer
 from cluster.client import ClientConfig, ConsumerConfig, ProducerConfig, PullConsumer, aio
-from store.clock import SystemClock
-from tests.actors.broker.auth.access_peers import INNER, inner_file
+from store.common.clock import SystemClock
+from tests.actors.broker.core.auth.access_peers import INNER, inner_file
 from tests.compat.build import RELEASES, JavaKit
 from tests.compat.mqadmin import Mqadmin, pairs, rows
 from tests.eventually import eventually_async

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from actors.remoting.signing import Credentials
+from actors.wire.signing import Credentials
 from cluster.client import Admin, ClientConfig
-from tests.actors.broker.auth.access_peers import INNER, inner_file
+from tests.actors.broker.core.auth.access_peers import INNER, inner_file
 from tests.compat.build import RELEASES, JavaKit
 from tests.compat.mqadmin import Mqadmin, rows
 from tests.compat.raymq import BROKER_NAME, RayMQ

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from actors.remoting.codes import RequestCode
+from actors.wire.codes import RequestCode
 from cluster.client import ClientError, ConsumerConfig, Message, Producer, PullConsumer
 from store.tools.verify import verify
 from tests.compat.agent import Agent

@@ -17,11 +17,11 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from actors.gateway.proto import definition_pb2 as v2
 from actors.gateway.proto import service_pb2 as rpc
 from actors.gateway.service import SERVICE
-from actors.remoting.client import RemotingClient
-from actors.remoting.codes import RequestCode
-from actors.remoting.command import RemotingCommand
+from actors.transport.client import RemotingClient
+from actors.wire.codes import RequestCode
+from actors.wire.command import RemotingCommand
 from benchmarks.proxy import RayMQWithGateway, RocketMQWithProxy
-from store.clock import SystemClock
+from store.common.clock import SystemClock
 from tests.compat.build import JavaKit
 from tests.compat.peers import Deployment
 from tests.eventually import LIMIT_S, eventually_async

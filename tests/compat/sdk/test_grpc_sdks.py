@@ -15,9 +15,9 @@ import pytest
 
 from actors.gateway.gateway_settings import GatewaySettings
 from actors.gateway.service import GatewayService
-from actors.remoting.codes import RequestCode
-from store.clock import SystemClock
-from tests.actors.broker.auth.access_peers import SECRETS, SigningPeer
+from actors.wire.codes import RequestCode
+from store.common.clock import SystemClock
+from tests.actors.broker.core.auth.access_peers import SECRETS, SigningPeer
 from tests.actors.gateway.gateways import GrpcClient, until_acked, with_gateway
 from tests.compat.build import (
     BuildFailed,

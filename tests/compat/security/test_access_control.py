@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from actors.remoting.signing import Credentials, write_credentials
+from actors.wire.signing import Credentials, write_credentials
 from cluster.client import Admin, ClientConfig
 from tests.compat.agent import Agent, OperationFailed
 from tests.compat.build import CLIENT, CLIENT_5_5, RELEASES, JavaKit

@@ -10,12 +10,12 @@ from typing import Any, Self
 
 import orjson
 
-from actors.remoting.client import RemotingClient
-from actors.remoting.codes import RayMQRequestCode, ResponseCode
-from actors.remoting.command import RemotingCommand
-from actors.remoting.limits import RemotingLimits
-from actors.remoting.remoting_errors import RemotingError
-from store.clock import SystemClock
+from actors.transport.client import RemotingClient
+from actors.transport.limits import RemotingLimits
+from actors.wire.codes import RayMQRequestCode, ResponseCode
+from actors.wire.command import RemotingCommand
+from actors.wire.remoting_errors import RemotingError
+from store.common.clock import SystemClock
 from tests.actors.broker.replication.raft.groups import Group
 from tests.eventually import TIME_SCALE, eventually_async
 

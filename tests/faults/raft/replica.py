@@ -17,8 +17,8 @@ import uvloop
 
 from actors.broker.broker_settings import BrokerSettings
 from actors.broker.service import BrokerService
-from store.clock import SystemClock
-from store.logs import log_to_handler
+from store.common.clock import SystemClock
+from store.common.logs import log_to_handler
 from tests.faults.node import serve
 
 

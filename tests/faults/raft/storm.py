@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from actors.broker.broker_settings import BrokerSettings
-from actors.remoting.client import RemotingClient
-from actors.remoting.limits import RemotingLimits
-from cluster.driver.new_stores import NewStore, create_stores
-from store.clock import SystemClock
+from actors.transport.client import RemotingClient
+from actors.transport.limits import RemotingLimits
+from cluster.control.new_stores import NewStore, create_stores
+from store.common.clock import SystemClock
 from store.ownership.identity import StoreIdentity
 from store.store_settings import StoreSettings
 from tests.checkers import Recorder

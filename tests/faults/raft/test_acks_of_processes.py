@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import uvloop
 
-from actors.remoting.codes import RayMQRequestCode
+from actors.wire.codes import RayMQRequestCode
 from tests.faults.pop_consumers import INVISIBLE_MS, Consumers, until
 from tests.faults.raft.processes import Processes
 from tests.faults.raft.sending import sending

@@ -10,10 +10,10 @@ from uuid import uuid4
 import pyarrow as pa
 import pytest
 
-from actors.remoting.client import RemotingClient
-from actors.remoting.codes import RequestCode, ResponseCode
-from actors.remoting.command import RemotingCommand
-from actors.remoting.hot_headers import SendMessageHeader
+from actors.transport.client import RemotingClient
+from actors.wire.codes import RequestCode, ResponseCode
+from actors.wire.command import RemotingCommand
+from actors.wire.hot_headers import SendMessageHeader
 from cluster.client import Admin
 from jobs import export_topic, import_topic, read_queue
 from jobs.job_errors import BodyInvalid
@@ -21,7 +21,7 @@ from jobs.reading.options.read_options import ReadOptions
 from jobs.reading.options.topics import TopicNames
 from jobs.reading.plan import plan_read
 from jobs.reading.schema import BODY_ERROR
-from store.clock import SystemClock
+from store.common.clock import SystemClock
 from store.message.sys_flag import COMPRESSED
 from tests.eventually import LIMIT_S
 

@@ -15,7 +15,7 @@ REPO = Path(__file__).parent.parent.parent.parent
 @pytest.fixture(scope="session")
 def ray_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a directory with one token: Ray reads the token once per process."""
-    from cluster.session.environment import make_token
+    from cluster.control.session.environment import make_token
 
     home = tmp_path_factory.mktemp("ray-home")
     make_token(home / "token")
@@ -25,8 +25,8 @@ def ray_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="package")
 def ray_data(ray_home: Path) -> Iterator[None]:
     """Connect this process to a Ray, and disconnect it at the end if it was not connected before."""
-    from cluster.session.ray_session import SessionMode, Way, connect, disconnect, is_connected
-    from cluster.topology.topology_file import load_topology
+    from cluster.control.session.ray_session import SessionMode, Way, connect, disconnect, is_connected
+    from cluster.control.topology.topology_file import load_topology
 
     with pytest.MonkeyPatch.context() as patch:
         was_connected = "ray" in sys.modules and is_connected()

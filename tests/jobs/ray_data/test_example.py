@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from cluster.demo.flights import read_flights
+from cluster.lab.demo.flights import read_flights
 from jobs import read_dataset
 from tests.jobs.examples import FLIGHTS, run_example
 

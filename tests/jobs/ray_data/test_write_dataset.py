@@ -14,7 +14,7 @@ from jobs import read_dataset, write_dataset
 from jobs.job_errors import OptionInvalid, TopicNotEmpty, WriteFailed
 from jobs.writing.commit import prepare_topic
 from jobs.writing.write_job import BUFFER_BYTES, WriteColumns, new_job
-from store.clock import SystemClock
+from store.common.clock import SystemClock
 from tests.jobs.conftest import Orders
 
 if TYPE_CHECKING:

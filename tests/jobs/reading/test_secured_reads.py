@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from actors.remoting.signing import Credentials, write_credentials
+from actors.wire.signing import Credentials, write_credentials
 from cluster.client import Admin, Producer
 from jobs.job_errors import FetchFailed
 from jobs.reading.describe import describe_topic

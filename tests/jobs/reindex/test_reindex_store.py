@@ -12,7 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from jobs.job_errors import ReindexFailed
-from store.clock import Clock
+from store.common.clock import Clock
 from tests.eventually import LIMIT_S
 from tests.store.conftest import SmallStores, a_draft
 

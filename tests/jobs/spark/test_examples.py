@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from cluster.demo.flights import delays_by_carrier, read_flights
+from cluster.lab.demo.flights import delays_by_carrier, read_flights
 from tests.jobs.examples import EXAMPLES, FLIGHTS, run_example
 
 if TYPE_CHECKING:

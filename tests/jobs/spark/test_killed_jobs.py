@@ -22,7 +22,7 @@ from jobs.job_errors import CommitFailed, WriteFailed
 from jobs.writing.commit import commit, prepare_topic
 from jobs.writing.partition_writer import PartitionWriter
 from jobs.writing.write_job import WriteColumns, new_job
-from store.clock import SystemClock
+from store.common.clock import SystemClock
 from tests.eventually import LIMIT_S, eventually
 from tests.faults.standalone_process import REPO, StandaloneProcess
 from tests.jobs.conftest import Orders

@@ -11,7 +11,7 @@ from cluster.client import Admin, ClientError, Producer
 from jobs import raydp_session, read_queue
 from jobs.job_errors import DataLoss, JobError, OffsetsInvalid, OptionInvalid
 from jobs.reading.schema import ALL_COLUMNS
-from store.clock import SystemClock
+from store.common.clock import SystemClock
 from tests.eventually import eventually
 from tests.jobs.conftest import BODY_BYTES, MESSAGES, TOPIC, Orders
 

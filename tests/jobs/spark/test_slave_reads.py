@@ -11,7 +11,7 @@ import pytest
 from cluster.client.errors import BrokerUnreachable
 from jobs import read_queue
 from tests.actors.broker.brokers import run
-from tests.actors.broker.replication.test_slave_bulk_reads import pair, until_gone
+from tests.actors.broker.replication.ha.test_slave_bulk_reads import pair, until_gone
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

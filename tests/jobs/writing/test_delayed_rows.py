@@ -14,7 +14,7 @@ from jobs.job_errors import OptionInvalid, WriteFailed
 from jobs.writing.commit import prepare_topic
 from jobs.writing.partition_writer import PartitionWriter
 from jobs.writing.write_job import BUFFER_BYTES, WriteColumns, WriteJob, new_job
-from store.clock import SystemClock
+from store.common.clock import SystemClock
 from tests.eventually import eventually
 from tests.jobs.conftest import Orders
 

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from store.background import BackgroundWork, Lane
 from store.commitlog.mapped_file import MappedFile, allocate_file
+from store.common.background import BackgroundWork, Lane
 from store.disk.residency import FileRange, Residency
 from store.disk.touch_ahead import AHEAD_BYTES, Touch, TouchAhead, touch, touch_sequentially
 from store.index.index_file import index_file_bytes

@@ -5,6 +5,8 @@ from __future__ import annotations
 import ast
 from pathlib import Path
 
+from tests.sources import parsed
+
 KERNELS = Path("store/kernels")
 PRODUCT = ("store", "actors", "jobs", "cluster")
 
@@ -13,7 +15,7 @@ def test_kernels_have_no_equivalents_that_only_tests_use() -> None:
     names = {
         node.name
         for path in KERNELS.glob("*.py")
-        for node in ast.parse(path.read_text()).body
+        for node in parsed(path).body
         if isinstance(node, ast.FunctionDef | ast.ClassDef) and not node.name.startswith("_")
     }
     twins = {name for name in names if name.startswith(("plain_", "Plain")) or name.endswith("_plain")}

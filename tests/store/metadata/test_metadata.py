@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from store.json_file import JsonConfigFile
+from store.common.json_file import JsonConfigFile
 from store.message.data_version import DataVersion
 from store.message.group_config import SubscriptionGroupConfig
 from store.message.json_text import parse_rocketmq_json

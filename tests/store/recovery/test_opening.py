@@ -6,8 +6,8 @@ import dataclasses
 
 import pytest
 
-from store.background import thread_pool
 from store.commitlog.flush import LogFlush
+from store.common.background import thread_pool
 from store.recovery.opening import open_parts, recover
 from store.store_settings import StoreSettings
 from tests.store.conftest import SMALL

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from store.live_settings import LiveSettings
+from store.common.live_settings import LiveSettings
 from store.store_errors import StoreError
 from tests.store.upkeep.test_retention import FOREVER_H, HOUR_MS, aged, disk, log_files, one_round, other_hour
 

@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from store.common.live_settings import LiveSettings
 from store.consumequeue.consume_queue import ConsumeQueue
 from store.disk.disk_use import DiskLevels, DiskUse, Pressure, survey
 from store.disk.residency import FileRange, NotResident
-from store.live_settings import LiveSettings
 from store.recovery.summary import read_summary
 from store.store_errors import StoreError
 from store.store_settings import StoreSettings

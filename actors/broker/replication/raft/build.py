@@ -12,9 +12,10 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from actors.broker.broker_settings import BrokerSettings
-from actors.broker.capability import Capability, Feature, OpenStore
-from actors.broker.loop.log_history import GroupLogHistory, PastPositions
-from actors.broker.parts import BrokerParts
+from actors.broker.core.capability import Capability, Feature, OpenStore
+from actors.broker.core.loop.log_history import GroupLogHistory, PastPositions
+from actors.broker.core.parts import BrokerParts
+from actors.broker.core.role import Role, RoleService
 from actors.broker.replication.held_acks import HeldAcks
 from actors.broker.replication.raft.addresses import MemberAddresses
 from actors.broker.replication.raft.build_meta import GroupServices, build_meta
@@ -29,11 +30,10 @@ from actors.broker.replication.raft.raft_figures import raft_figures
 from actors.broker.replication.raft.raft_requests import RaftPeer, RaftRequests, raft_message
 from actors.broker.replication.raft.raft_step import RaftStep
 from actors.broker.replication.raft.transfers import Transfers
-from actors.broker.role import Role, RoleService
 from actors.raft.members import Member
 from actors.raft.messages import Message
-from store.clock import Clock
 from store.commitlog.positions import Callback
+from store.common.clock import Clock
 from store.message_store import MessageStore
 from store.writing.send_gate import REPLICATION
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 
-from actors.broker.parts import BrokerParts
+from actors.broker.core.parts import BrokerParts
+from actors.broker.core.role import Role, RoleService, periodic
+from actors.broker.core.table_names import GROUP, TIMER, TOPIC
 from actors.broker.replication.raft.group_tables import GroupTables
 from actors.broker.replication.raft.meta_log import MetaLog
-from actors.broker.replication.table_entries import TimerEntries
-from actors.broker.replication.table_specs import entries_of
-from actors.broker.role import Role, RoleService, periodic
-from actors.broker.table_names import GROUP, TIMER, TOPIC
+from actors.broker.replication.tables.table_entries import TimerEntries
+from actors.broker.replication.tables.table_specs import entries_of
 from store.timer.timer_files import follow_timer
 
 LOG_PROGRESS_MS = 1_000

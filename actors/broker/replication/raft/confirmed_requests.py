@@ -7,10 +7,10 @@ from functools import partial
 
 from actors.broker.replication.held_acks import Deferred, HeldAcks
 from actors.broker.replication.raft.meta_log import MetaLog
-from actors.remoting.codes import ResponseCode
-from actors.remoting.command import RemotingCommand
-from actors.remoting.remoting_errors import Refused
-from actors.remoting.request import RequestContext
+from actors.transport.request import RequestContext
+from actors.wire.codes import ResponseCode
+from actors.wire.command import RemotingCommand
+from actors.wire.remoting_errors import Refused
 from store.store_errors import StoreError
 
 

@@ -32,10 +32,10 @@ from actors.raft.node import (
 )
 from actors.raft.state import Role
 from actors.raft.term_file import TermFile
-from actors.remoting.codes import ResponseCode
-from actors.remoting.remoting_errors import Refused
-from store.clock import NS_PER_MS, Clock
-from store.logs import get_logger
+from actors.wire.codes import ResponseCode
+from actors.wire.remoting_errors import Refused
+from store.common.clock import NS_PER_MS, Clock
+from store.common.logs import get_logger
 from store.message_store import MessageStore
 from store.store_errors import RecordDamaged, StoreError
 from store.writing.send_gate import REPLICATION

@@ -19,13 +19,13 @@ from typing import Final
 
 from actors.access.authorization import source_of
 from actors.bounds import AtLimit, Bound, Use
-from actors.remoting.client import RemotingClient
-from actors.remoting.codes import FLAG_ONEWAY, ResponseCode, request_name
-from actors.remoting.command import RemotingCommand
-from actors.remoting.remoting_errors import ConnectFailed, Refused, RemotingError
-from actors.remoting.request import OnSlave, RequestContext
-from actors.remoting.signing import ACCESS_KEY, ON_BEHALF_OF, ON_BEHALF_OF_SOURCE, SIGNATURE
-from store.clock import NS_PER_MS, Clock
+from actors.transport.client import RemotingClient
+from actors.transport.request import OnSlave, RequestContext
+from actors.wire.codes import FLAG_ONEWAY, ResponseCode, request_name
+from actors.wire.command import RemotingCommand
+from actors.wire.remoting_errors import ConnectFailed, Refused, RemotingError
+from actors.wire.signing import ACCESS_KEY, ON_BEHALF_OF, ON_BEHALF_OF_SOURCE, SIGNATURE
+from store.common.clock import NS_PER_MS, Clock
 
 HOLD_MS: Final = 2_500
 """How long a request waits for the new leader; RocketMQ's clients wait 3 s for the response to a send."""

@@ -15,16 +15,16 @@ from typing import Any
 
 import orjson
 
+from actors.broker.core.table_names import TOPIC
+from actors.broker.core.table_spec import TableSpec
 from actors.broker.replication.raft.meta_record import BEGIN, END, Entry, Key, MetaRecord, decode_meta
-from actors.broker.replication.table_specs import TABLES
-from actors.broker.table_names import TOPIC
-from actors.broker.table_spec import TableSpec
+from actors.broker.replication.tables.table_specs import TABLES
 from actors.raft.conversion import GROUP_TABLES_FILE, UNKNOWN
+from store.common.json_file import JsonConfigFile
+from store.common.logs import get_logger
 from store.dispatch.queue_changes import META_TOPIC
 from store.dispatch.sink import RecordBatch
-from store.json_file import JsonConfigFile
 from store.kernels import units
-from store.logs import get_logger
 from store.message.json_fields import typed
 from store.message.message import MessageExt
 from store.message.record import decode_record, decode_records

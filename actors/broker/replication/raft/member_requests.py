@@ -16,8 +16,9 @@ from typing import NamedTuple, Protocol
 from actors.broker.replication.raft.addresses import MemberAddresses
 from actors.raft.members import Member, Members, NotAllowed, next_change
 from actors.raft.node import RaftNode
-from actors.remoting.admin_headers import ChangeRaftMembersHeader
-from actors.remoting.bodies.raft_members import (
+from actors.transport.request import OnSlave, RequestContext, RequestRow
+from actors.wire.admin_headers import ChangeRaftMembersHeader
+from actors.wire.bodies.raft_members import (
     CHANGED,
     DONE,
     WAITING,
@@ -25,12 +26,11 @@ from actors.remoting.bodies.raft_members import (
     RaftMember,
     RaftMembers,
 )
-from actors.remoting.codes import RayMQRequestCode, ResponseCode
-from actors.remoting.command import RemotingCommand
-from actors.remoting.remoting_errors import Refused
-from actors.remoting.request import OnSlave, RequestContext, RequestRow
-from actors.remoting.targets import Action, on_cluster
-from store.logs import get_logger
+from actors.wire.codes import RayMQRequestCode, ResponseCode
+from actors.wire.command import RemotingCommand
+from actors.wire.remoting_errors import Refused
+from actors.wire.targets import Action, on_cluster
+from store.common.logs import get_logger
 from store.message.hosts import split_address
 
 _log = get_logger(__name__)

@@ -16,7 +16,7 @@ import msgspec
 from actors.raft.history import GroupHistory
 from actors.raft.members import Members
 from actors.raft.messages import JoinFrom, Message, NotServed, Records, RepairBytes
-from actors.remoting.header import I64_MAX
+from actors.wire.header import I64_MAX
 from store.message.buffers import Buffer
 
 HEAD_LENGTH_BYTES: Final = 4

@@ -14,6 +14,8 @@ import asyncio
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
+from actors.broker.core.table_names import LOCK, TOPIC
+from actors.broker.core.table_spec import Entries, TableSpec
 from actors.broker.replication.raft.group_tables import GroupTables, save_tables
 from actors.broker.replication.raft.meta_record import (
     RECORD_BYTES,
@@ -22,14 +24,12 @@ from actors.broker.replication.raft.meta_record import (
     encode_changes,
     encode_full,
 )
-from actors.broker.replication.table_entries import OWN_TOPICS
-from actors.broker.replication.table_specs import TABLES
-from actors.broker.table_names import LOCK, TOPIC
-from actors.broker.table_spec import Entries, TableSpec
+from actors.broker.replication.tables.table_entries import OWN_TOPICS
+from actors.broker.replication.tables.table_specs import TABLES
 from actors.raft.conversion import GROUP_TABLES_FILE, UNKNOWN
 from store.commitlog.positions import Callback
+from store.common.logs import get_logger
 from store.dispatch.queue_changes import META_TOPIC, deletion_properties
-from store.logs import get_logger
 from store.message.record import RecordDraft
 from store.message_store import MessageStore
 from store.store_errors import StoreError

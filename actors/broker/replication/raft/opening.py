@@ -28,8 +28,8 @@ from actors.raft.members import Member, Members
 from actors.raft.node import RaftNode
 from actors.raft.state import Timing
 from actors.raft.term_file import TERM_FILE, TermFile
-from store.clock import NS_PER_MS, Clock
 from store.commitlog.positions import ConfirmPolicy
+from store.common.clock import NS_PER_MS, Clock
 from store.message_store import MessageStore
 from store.ownership.identity import read_name
 from store.recovery.summary import read_summary

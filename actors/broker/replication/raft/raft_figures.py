@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator, Sequence
 
 from actors.broker.replication.raft.driver import RaftDriver
 from actors.host.figures import Figure, Kind, Sample
-from store.clock import NS_PER_MS, Clock
 from store.commitlog.positions import Positions
+from store.common.clock import NS_PER_MS, Clock
 
 
 def raft_figures(

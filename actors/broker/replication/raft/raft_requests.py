@@ -8,13 +8,13 @@ from typing import NamedTuple
 from actors.broker.replication.raft.message_codec import decode_message, encode_message
 from actors.raft.members import Member
 from actors.raft.messages import Message
-from actors.remoting.codes import RayMQRequestCode, ResponseCode
-from actors.remoting.command import MAX_FRAME_BYTES, RemotingCommand
-from actors.remoting.headers import RaftMessageHeader
-from actors.remoting.remoting_errors import Refused
-from actors.remoting.request import OnSlave, RequestContext, RequestRow
-from actors.remoting.targets import Action, on_cluster
-from store.logs import get_logger
+from actors.transport.request import OnSlave, RequestContext, RequestRow
+from actors.wire.codes import RayMQRequestCode, ResponseCode
+from actors.wire.command import MAX_FRAME_BYTES, RemotingCommand
+from actors.wire.headers import RaftMessageHeader
+from actors.wire.remoting_errors import Refused
+from actors.wire.targets import Action, on_cluster
+from store.common.logs import get_logger
 
 _log = get_logger(__name__)
 

@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 from actors.broker.broker_settings import BrokerSettings
 from actors.broker.replication.raft.driver import RaftDriver
-from actors.remoting.codes import ResponseCode, request_name
-from actors.remoting.remoting_errors import Refused
-from actors.remoting.request import OnSlave, RequestContext
+from actors.transport.request import OnSlave, RequestContext
+from actors.wire.codes import ResponseCode, request_name
+from actors.wire.remoting_errors import Refused
 
 
 class RaftStep:

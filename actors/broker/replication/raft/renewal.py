@@ -20,10 +20,10 @@ from pathlib import Path
 from actors.broker.replication.raft.group_tables import full_set_from
 from store.commitlog.log_paths import LogPaths
 from store.commitlog.mapped_file import file_name
+from store.common.logs import get_logger
 from store.consumequeue.removal import remove_derivable_queues
 from store.disk.files import replace_file, sync_directory
 from store.dispatch.saved_sink import SINKS
-from store.logs import get_logger
 from store.ownership.identity import StoreLock, StoreName, read_name
 from store.recovery.opening import CONSUME_QUEUE, INDEX
 from store.recovery.summary import SUMMARY_FILE

@@ -10,13 +10,13 @@ from actors.broker.replication.raft.driver import RaftDriver
 from actors.broker.replication.raft.forwarding import Forwarder
 from actors.raft.members import Member, NotAllowed
 from actors.raft.state import Timing
-from actors.remoting.codes import RayMQRequestCode, ResponseCode
-from actors.remoting.command import RemotingCommand
-from actors.remoting.headers import TransferLeadershipHeader
-from actors.remoting.remoting_errors import Refused
-from actors.remoting.request import Handler, OnSlave, RequestContext, RequestRow
-from actors.remoting.targets import Action, on_cluster
-from store.logs import get_logger
+from actors.transport.request import Handler, OnSlave, RequestContext, RequestRow
+from actors.wire.codes import RayMQRequestCode, ResponseCode
+from actors.wire.command import RemotingCommand
+from actors.wire.headers import TransferLeadershipHeader
+from actors.wire.remoting_errors import Refused
+from actors.wire.targets import Action, on_cluster
+from store.common.logs import get_logger
 
 _log = get_logger(__name__)
 

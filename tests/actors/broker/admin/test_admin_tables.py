@@ -8,11 +8,11 @@ from typing import Any
 import orjson
 import pytest
 
-from actors.remoting.admin_headers import GroupHeader
-from actors.remoting.bodies.routes import decode_topic_list
-from actors.remoting.codes import RequestCode, ResponseCode
-from actors.remoting.headers import TopicHeader
-from actors.remoting.hot_headers import PullMessageHeader, SendMessageHeaderV1
+from actors.wire.admin_headers import GroupHeader
+from actors.wire.bodies.routes import decode_topic_list
+from actors.wire.codes import RequestCode, ResponseCode
+from actors.wire.headers import TopicHeader
+from actors.wire.hot_headers import PullMessageHeader, SendMessageHeaderV1
 from store.message.record import decode_records
 from tests.actors.broker.brokers import Peer, settings_of, with_broker
 

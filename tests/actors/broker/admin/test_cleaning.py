@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from actors.remoting.codes import RequestCode, ResponseCode
-from actors.remoting.headers import CreateTopicHeader, DeleteTopicHeader
+from actors.wire.codes import RequestCode, ResponseCode
+from actors.wire.headers import CreateTopicHeader, DeleteTopicHeader
 from store.disk.disk_use import DiskUse
 from store.message.record import decode_records
 from tests.actors.broker.brokers import Peer, settings_of, with_broker

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import orjson
 
-from actors.broker.drain import QUIET_MS
-from actors.remoting.admin_headers import DrainBrokerHeader
-from actors.remoting.codes import RayMQRequestCode, ResponseCode
+from actors.broker.core.drain import QUIET_MS
+from actors.wire.admin_headers import DrainBrokerHeader
+from actors.wire.codes import RayMQRequestCode, ResponseCode
 from tests.actors.broker.brokers import Peer, settings_of, with_broker
 from tests.conftest import ClockAtRest
 

@@ -11,10 +11,10 @@ from typing import Any
 
 import orjson
 
-from actors.remoting.bodies.routes import decode_kv_table
-from actors.remoting.codes import RequestCode, ResponseCode
-from actors.remoting.command import RemotingCommand
-from actors.remoting.headers import ConsumerSendMsgBackHeader
+from actors.wire.bodies.routes import decode_kv_table
+from actors.wire.codes import RequestCode, ResponseCode
+from actors.wire.command import RemotingCommand
+from actors.wire.headers import ConsumerSendMsgBackHeader
 from tests.actors.broker.brokers import TIMEOUT_MS, Peer, registered_broker, run
 from tests.eventually import eventually_async
 

@@ -9,8 +9,8 @@ from typing import Any
 import orjson
 import pytest
 
-from actors.remoting.bodies.routes import decode_kv_table
-from actors.remoting.codes import RayMQRequestCode, RequestCode
+from actors.wire.bodies.routes import decode_kv_table
+from actors.wire.codes import RayMQRequestCode, RequestCode
 from tests.actors.broker.brokers import A_DAY_MS, Peer, settings_of, with_broker
 from tests.conftest import ClockAtRest
 

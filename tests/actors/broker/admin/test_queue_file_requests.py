@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from actors.remoting.admin_headers import ReplaceQueueFileHeader
-from actors.remoting.codes import RayMQRequestCode, ResponseCode
-from actors.remoting.command import RemotingCommand
+from actors.wire.admin_headers import ReplaceQueueFileHeader
+from actors.wire.codes import RayMQRequestCode, ResponseCode
+from actors.wire.command import RemotingCommand
 from tests.actors.broker.brokers import Peer, settings_of, with_broker
 from tests.eventually import eventually_async
 

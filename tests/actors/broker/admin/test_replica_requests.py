@@ -7,8 +7,8 @@ from pathlib import Path
 import orjson
 import pytest
 
-from actors.remoting.admin_headers import MasterFlushOffsetHeader
-from actors.remoting.codes import RequestCode, ResponseCode
+from actors.wire.admin_headers import MasterFlushOffsetHeader
+from actors.wire.codes import RequestCode, ResponseCode
 from tests.actors.broker.brokers import Peer, settings_of, with_broker
 
 

@@ -6,9 +6,9 @@ import asyncio
 from pathlib import Path
 
 from actors.broker.service import BrokerService
-from actors.remoting.admin_headers import RestartBrokerHeader
-from actors.remoting.codes import RayMQRequestCode, ResponseCode
-from store.clock import SystemClock
+from actors.wire.admin_headers import RestartBrokerHeader
+from actors.wire.codes import RayMQRequestCode, ResponseCode
+from store.common.clock import SystemClock
 from tests.actors.broker.brokers import Peer, run, settings_of, with_broker
 from tests.eventually import eventually_async
 

@@ -7,7 +7,9 @@ from pathlib import Path
 
 import orjson
 
-from actors.remoting.admin_headers import (
+from actors.transport.request import RequestContext
+from actors.transport.table import RequestTable
+from actors.wire.admin_headers import (
     BrokerStatsHeader,
     ClientHeader,
     CloneGroupOffsetHeader,
@@ -20,10 +22,10 @@ from actors.remoting.admin_headers import (
     ProducerGroupHeader,
     ResetOffsetHeader,
 )
-from actors.remoting.bodies.broker import BrokerStatsData, ConsumeQueueUnits
-from actors.remoting.bodies.connected import ConsumerConnection, decode_producers
-from actors.remoting.bodies.consumer_status import encode_of_member
-from actors.remoting.bodies.progress import (
+from actors.wire.bodies.broker import BrokerStatsData, ConsumeQueueUnits
+from actors.wire.bodies.connected import ConsumerConnection, decode_producers
+from actors.wire.bodies.consumer_status import encode_of_member
+from actors.wire.bodies.progress import (
     ConsumeStats,
     TopicCountersTable,
     TopicStatsTable,
@@ -32,17 +34,15 @@ from actors.remoting.bodies.progress import (
     decode_progress_offsets,
     decode_time_spans,
 )
-from actors.remoting.bodies.routes import decode_kv_table, decode_topic_list
-from actors.remoting.codes import RayMQRequestCode, RequestCode, ResponseCode
-from actors.remoting.command import RemotingCommand
-from actors.remoting.headers import (
+from actors.wire.bodies.routes import decode_kv_table, decode_topic_list
+from actors.wire.codes import RayMQRequestCode, RequestCode, ResponseCode
+from actors.wire.command import RemotingCommand
+from actors.wire.headers import (
     ConsumerGroupHeader,
     CreateTopicHeader,
     TopicHeader,
     UpdateConsumerOffsetHeader,
 )
-from actors.remoting.request import RequestContext
-from actors.remoting.table import RequestTable
 from store.message.json_text import parse_rocketmq_json
 from store.message.message_queue import MessageQueue
 from store.message.record import decode_records

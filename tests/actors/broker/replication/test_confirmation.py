@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from actors.remoting.codes import ResponseCode
+from actors.wire.codes import ResponseCode
 from tests.actors.broker.brokers import Peer, with_broker
-from tests.actors.broker.replication.slaves import figure, let_pass, master_of, slave_of, until
-from tests.actors.broker.transactions.transactions import COMMIT, ROLLBACK, begin, end
+from tests.actors.broker.features.transactions.transactions import COMMIT, ROLLBACK, begin, end
+from tests.actors.broker.replication.ha.slaves import figure, let_pass, master_of, slave_of, until
 from tests.conftest import ClockAtRest
 from tests.eventually import eventually_async
 

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from actors.broker.capability import Capability, Feature
-from actors.broker.feature_table import FeatureTable
+from actors.broker.core.capability import Capability, Feature
+from actors.broker.core.feature_table import FeatureTable
 from store.dispatch.saved_sink import SavedSink
 from tests.actors.broker.brokers import registered_broker, run, slave_of
 from tests.actors.broker.replication.raft.groups import Group

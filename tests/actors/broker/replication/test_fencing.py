@@ -14,10 +14,10 @@ import pytest
 from actors.broker.service import BrokerService
 from actors.nameserver.service import NameserverService
 from actors.raft.epoch_file import FENCED_FILE
-from actors.remoting.codes import RequestCode, ResponseCode
-from actors.remoting.headers import CreateTopicHeader
+from actors.wire.codes import RequestCode, ResponseCode
+from actors.wire.headers import CreateTopicHeader
 from cluster.client import aio
-from store.clock import SystemClock
+from store.common.clock import SystemClock
 from store.message.message_queue import MessageQueue
 from store.store_errors import StoreError
 from tests.actors.broker.brokers import (
@@ -30,8 +30,8 @@ from tests.actors.broker.brokers import (
     settings_of,
 )
 from tests.actors.broker.brokers import slave_of as real_slave_of
-from tests.actors.broker.replication.slaves import figure, slave_of, until
-from tests.actors.broker.replication.test_slave_registration import ids_of
+from tests.actors.broker.replication.ha.slaves import figure, slave_of, until
+from tests.actors.broker.replication.ha.test_slave_registration import ids_of
 from tests.eventually import eventually_async
 from tests.ports import free_port
 

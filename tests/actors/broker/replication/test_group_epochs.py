@@ -11,12 +11,12 @@ import pytest
 from actors.broker.replication.group_epochs import GroupEpochs
 from actors.broker.service import BrokerService
 from actors.raft.epoch_file import EPOCH_FILE_CHECKPOINT, epoch_file_text, read_epochs
-from actors.remoting.codes import RequestCode, ResponseCode
-from store.clock import SystemClock
+from actors.wire.codes import RequestCode, ResponseCode
+from store.common.clock import SystemClock
 from store.store_errors import StoreError
 from tests.actors.broker.brokers import Peer, registered_broker, run, settings_of, slave_of, with_broker
-from tests.actors.broker.replication.slaves import master_of
-from tests.actors.broker.replication.test_slave_registration import ids_of
+from tests.actors.broker.replication.ha.slaves import master_of
+from tests.actors.broker.replication.ha.test_slave_registration import ids_of
 from tests.eventually import eventually_async
 from tests.ports import free_port
 

@@ -10,7 +10,7 @@ import pytest
 from actors.broker.replication.group_log import GroupConfirm, GroupLog
 from actors.raft.history import GroupRecord
 from actors.raft.members import Member, Members
-from store.clock import SystemClock
+from store.common.clock import SystemClock
 from store.message.record import RecordDraft
 from store.message_store import MessageStore
 from store.ownership.identity import StoreIdentity

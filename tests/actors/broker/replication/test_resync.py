@@ -7,12 +7,12 @@ from pathlib import Path
 
 from typer.testing import CliRunner
 
-from actors.broker.role import Role
+from actors.broker.core.role import Role
 from cluster.cli.main import build
 from store.ownership.divergence import DIVERGED_FILE, Divergence, read_divergence, write_divergence
 from store.tools.dump import dump
 from tests.actors.broker.brokers import Peer, registered_broker, run, serving, settings_of, slave_of
-from tests.actors.broker.replication.ha_port import log_of
+from tests.actors.broker.replication.ha.ha_port import log_of
 from tests.eventually import eventually_async
 from tests.ports import free_port
 

@@ -10,7 +10,7 @@ from actors.nameserver.nameserver_settings import NameserverSettings
 from actors.nameserver.service import NameserverService, build_nameserver
 from actors.rebalancer.rebalancer_settings import RebalancerSettings
 from actors.rebalancer.service import RebalancerService, build_rebalancer
-from store.clock import SystemClock
+from store.common.clock import SystemClock
 from tests.actors.host.metrics.scrapes import sent
 
 

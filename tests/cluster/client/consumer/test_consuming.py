@@ -16,7 +16,7 @@ from cluster.client.consumer.consuming import Consuming
 from cluster.client.consumer.listener import Listener, ListenerCall
 from cluster.client.consumer.process_queue import ProcessQueue
 from cluster.client.consumer.queue_work import CacheLimits, QueueWork, Task
-from store.clock import SystemClock
+from store.common.clock import SystemClock
 from store.message.message import MessageExt
 from store.message.message_queue import MessageQueue
 from tests.cluster.client.consumer.test_queue_work import FETCHER, chunk

@@ -10,16 +10,16 @@ from typing import Any, cast
 
 import pytest
 
-from actors.remoting.codes import RayMQRequestCode, RequestCode, ResponseCode
-from actors.remoting.command import RemotingCommand
 from actors.supervisor import Supervisor
+from actors.wire.codes import RayMQRequestCode, RequestCode, ResponseCode
+from actors.wire.command import RemotingCommand
 from cluster.client.config import ConsumerConfig
 from cluster.client.consumer import fetcher as module
 from cluster.client.consumer.fetcher import Chunk, Fetcher, PullSender
 from cluster.client.errors import BrokerUnreachable, ClientError, DeadlineExceeded
 from cluster.client.message_selector import ALL_MESSAGES, MessageSelector
 from cluster.client.transport.instance import ClientInstance
-from store.clock import SystemClock
+from store.common.clock import SystemClock
 from store.message.message_queue import MessageQueue
 from tests.eventually import eventually_async
 

@@ -11,19 +11,19 @@ from typing import Any
 
 import pytest
 
-from actors.broker.group.queue_locks import QueueLocks
+from actors.broker.core.group.queue_locks import QueueLocks
 from actors.rebalancer.group import Group
-from actors.remoting.bodies.groups import SyncGroupReply, SyncGroupRequest
-from actors.remoting.bodies.locks import LockedQueues, LockRequest
-from actors.remoting.client import RemotingClient
-from actors.remoting.codes import RequestCode, ResponseCode
-from actors.remoting.command import RemotingCommand
-from actors.remoting.remoting_errors import Refused
-from actors.remoting.request import RequestContext
+from actors.transport.client import RemotingClient
+from actors.transport.request import RequestContext
+from actors.wire.bodies.groups import SyncGroupReply, SyncGroupRequest
+from actors.wire.bodies.locks import LockedQueues, LockRequest
+from actors.wire.codes import RequestCode, ResponseCode
+from actors.wire.command import RemotingCommand
+from actors.wire.remoting_errors import Refused
 from cluster.client import Admin, MessageExt, MessageQueue, Producer, PullConsumer, PushConfig, PushConsumer
 from cluster.client.consumer import queue_locks
 from cluster.client.errors import ConfigInvalid
-from store.clock import SystemClock
+from store.common.clock import SystemClock
 from tests.checkers import Recorder, assert_consistent
 from tests.conftest import ClockAtRest
 from tests.eventually import LIMIT_S, eventually

@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from actors.broker.group.queue_locks import QueueLocks
+from actors.broker.core.group.queue_locks import QueueLocks
 from actors.rebalancer.group import Group
-from actors.remoting.bodies.groups import SyncGroupReply, SyncGroupRequest
-from actors.remoting.bodies.locks import LockRequest
-from actors.remoting.codes import ResponseCode
-from actors.remoting.command import RemotingCommand
-from actors.remoting.remoting_errors import Refused
-from actors.remoting.request import RequestContext
+from actors.transport.request import RequestContext
+from actors.wire.bodies.groups import SyncGroupReply, SyncGroupRequest
+from actors.wire.bodies.locks import LockRequest
+from actors.wire.codes import ResponseCode
+from actors.wire.command import RemotingCommand
+from actors.wire.remoting_errors import Refused
 from cluster.client import MessageExt, MessageQueue, Producer, PushConfig, PushConsumer
 from cluster.client.consumer import queue_locks
 from tests.checkers import Recorder, assert_consistent

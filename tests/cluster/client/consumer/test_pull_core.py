@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from actors.rebalancer.group import Group
-from actors.remoting.bodies.groups import SyncGroupReply, SyncGroupRequest
+from actors.wire.bodies.groups import SyncGroupReply, SyncGroupRequest
 from cluster.client import ConsumerConfig, MessageQueue, PullConsumer
 from cluster.client.consumer.fetcher import PullSender
 from cluster.client.consumer.pull_core import MIN_SHARE_BYTES, PullCore

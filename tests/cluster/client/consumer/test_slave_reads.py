@@ -7,12 +7,12 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from actors.broker.role import Role
+from actors.broker.core.role import Role
 from actors.broker.service import BrokerService
 from actors.nameserver.nameserver_settings import NameserverSettings
 from actors.nameserver.service import build_nameserver
 from cluster.client import ConsumerConfig, MessageQueue, aio
-from store.clock import SystemClock
+from store.common.clock import SystemClock
 from tests.actors.broker.brokers import Peer, run, settings_of
 from tests.eventually import eventually_async
 

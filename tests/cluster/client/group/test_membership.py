@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from actors.remoting.bodies.groups import AssignedQueue, SyncGroupReply
+from actors.wire.bodies.groups import AssignedQueue, SyncGroupReply
 from cluster.client.group.membership import Membership
 from store.message.message_queue import MessageQueue
 

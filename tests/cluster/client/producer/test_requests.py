@@ -9,13 +9,13 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from actors.remoting.client import RemotingClient
-from actors.remoting.codes import RequestCode, ResponseCode
-from actors.remoting.command import RemotingCommand
-from actors.remoting.hot_headers import SendMessageHeader
+from actors.transport.client import RemotingClient
+from actors.wire.codes import RequestCode, ResponseCode
+from actors.wire.command import RemotingCommand
+from actors.wire.hot_headers import SendMessageHeader
 from cluster.client import Message, MessageExt, Producer, ProducerConfig, PullConsumer, PushConsumer, aio
 from cluster.client.errors import BrokerRefused, ConfigInvalid, DeadlineExceeded, TopicNotFound
-from store.clock import SystemClock
+from store.common.clock import SystemClock
 from tests.cluster.client.conftest import Cluster
 from tests.cluster.client.test_pull_consumer import poll_messages
 from tests.eventually import LIMIT_S, eventually

@@ -15,16 +15,16 @@ from typer.testing import CliRunner
 from actors.broker.broker_settings import BrokerSettings
 from actors.nameserver.nameserver_settings import NameserverSettings
 from actors.rebalancer.rebalancer_settings import RebalancerSettings
-from actors.remoting.client import RemotingClient
-from actors.remoting.command import RemotingCommand
-from actors.remoting.remoting_errors import ConnectFailed
+from actors.transport.client import RemotingClient
+from actors.wire.command import RemotingCommand
+from actors.wire.remoting_errors import ConnectFailed
 from cluster.cli.main import build
 from cluster.client import Admin, Message, Producer, PullConsumer, PushConsumer, aio
 from cluster.client.errors import ConfigInvalid
-from cluster.topology.topology import Topology
+from cluster.control.topology.topology import Topology
 from jobs.job_errors import FetchFailed
 from jobs.reading.connection import ReaderConnection
-from store.clock import SystemClock
+from store.common.clock import SystemClock
 from store.message.hosts import check_host, join_address, split_address
 from tests.cluster.client.conftest import Cluster
 from tests.cluster.client.test_producer import read_all

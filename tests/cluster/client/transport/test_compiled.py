@@ -120,7 +120,7 @@ from cluster.client.consumer import chunk_reader
 from cluster.client.consumer.fetcher import Chunk
 from cluster.client.producer import outbound
 from cluster.client.config import ProducerConfig
-from store.clock import SystemClock
+from store.common.clock import SystemClock
 from store.message.message_queue import MessageQueue
 from store.message.record import RecordDraft, encode_record
 from tests.store.kernels.plain_batch import decode_batch

@@ -6,7 +6,7 @@ import asyncio
 
 import structlog
 
-from actors.remoting.bodies.groups import HeartbeatData
+from actors.wire.bodies.groups import HeartbeatData
 from cluster.client.config import ClientConfig
 from cluster.client.transport.instance import ClientInstance
 from tests.eventually import eventually_async

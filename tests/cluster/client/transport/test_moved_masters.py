@@ -9,16 +9,16 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from actors.remoting.bodies.routes import BrokerData, QueueData
-from actors.remoting.codes import RequestCode
-from actors.remoting.command import RemotingCommand
-from actors.remoting.remoting_errors import Closed
+from actors.wire.bodies.routes import BrokerData, QueueData
+from actors.wire.codes import RequestCode
+from actors.wire.command import RemotingCommand
+from actors.wire.remoting_errors import Closed
 from cluster.client.config import ClientConfig
 from cluster.client.errors import BrokerUnreachable
 from cluster.client.producer.direct import DirectConnections
 from cluster.client.transport.instance import ClientInstance
-from store.clock import NS_PER_MS, SystemClock
-from tests.actors.remoting.clients.test_nameservers import FakeNameserver
+from store.common.clock import NS_PER_MS, SystemClock
+from tests.actors.transport.clients.test_nameservers import FakeNameserver
 from tests.eventually import LIMIT_S, eventually_async
 
 TIMEOUT_MS = int(LIMIT_S * 1000)

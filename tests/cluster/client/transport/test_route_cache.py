@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from actors.remoting.bodies.routes import BrokerData, QueueData
-from actors.remoting.clients.nameservers import Nameservers
+from actors.transport.clients.nameservers import Nameservers
+from actors.wire.bodies.routes import BrokerData, QueueData
 from cluster.client.errors import TopicNotFound
 from cluster.client.transport.route_cache import AUTO_CREATE_TOPIC, RouteCache
-from store.clock import SystemClock
-from tests.actors.remoting.clients.test_nameservers import FakeNameserver, with_nameservers
+from store.common.clock import SystemClock
+from tests.actors.transport.clients.test_nameservers import FakeNameserver, with_nameservers
 
 STICKY_MS = 120_000
 TEMPLATE = QueueData("a", 8, 8, 7)

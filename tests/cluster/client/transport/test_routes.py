@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from actors.remoting.bodies.routes import TopicRouteData
+from actors.wire.bodies.routes import TopicRouteData
 from cluster.client.errors import BrokerUnreachable
 from cluster.client.selectors import RoundRobin, queue_index
 from cluster.client.transport.topic_route import TopicRoute, keep_departed, route_of

@@ -22,7 +22,7 @@ from jobs.spark.stream.manifest_directory import StreamManifestDirectory
 from jobs.spark.stream.read_stream import TopicQueues
 from jobs.spark.stream.stream_errors import CheckpointMismatch
 from jobs.spark.stream.stream_manifest import Row
-from store.clock import SystemClock
+from store.common.clock import SystemClock
 from tests.eventually import LIMIT_S, eventually
 from tests.jobs.conftest import ClusterThread, Orders
 from tests.jobs.restored_broker import TOPIC, RestoredBroker

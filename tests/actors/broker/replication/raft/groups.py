@@ -10,14 +10,14 @@ from typing import Any, Self
 import pytest
 
 from actors.broker.broker_settings import BrokerSettings
-from actors.broker.capability import Feature
+from actors.broker.core.capability import Feature
 from actors.broker.service import BrokerService
 from actors.nameserver.nameserver_settings import NameserverSettings
 from actors.nameserver.service import build_nameserver
 from actors.raft.members import Member
-from actors.remoting.codes import ResponseCode
-from actors.remoting.command import RemotingCommand
-from store.clock import SystemClock
+from actors.wire.codes import ResponseCode
+from actors.wire.command import RemotingCommand
+from store.common.clock import SystemClock
 from store.ownership.identity import read_name
 from store.store_errors import StoreError
 from tests.actors.broker.brokers import Peer, settings_of

@@ -7,11 +7,11 @@ from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
 
-from actors.remoting.admin_headers import ResetOffsetHeader
-from actors.remoting.codes import RequestCode, ResponseCode
-from actors.remoting.command import RemotingCommand
+from actors.wire.admin_headers import ResetOffsetHeader
+from actors.wire.codes import RequestCode, ResponseCode
+from actors.wire.command import RemotingCommand
 from tests.actors.broker.brokers import Peer, run
-from tests.actors.broker.pop.pops import GROUP, Popped, ack, bodies, pop_response, popped, send
+from tests.actors.broker.features.pop.pops import GROUP, Popped, ack, bodies, pop_response, popped, send
 from tests.actors.broker.replication.raft.groups import Group
 from tests.actors.broker.replication.raft.test_transfers import transfer
 from tests.eventually import eventually_async

@@ -19,10 +19,10 @@ from actors.broker.service import BrokerService
 from actors.raft.bound_file import BOUND_FILE
 from actors.raft.conversion import GROUP_TABLES_FILE
 from actors.raft.term_file import TERM_FILE
-from store.clock import SystemClock
+from store.common.clock import SystemClock
 from store.store_errors import StoreError
-from tests.actors.broker.auth.access_peers import inner_file
 from tests.actors.broker.brokers import run
+from tests.actors.broker.core.auth.access_peers import inner_file
 from tests.actors.broker.replication.raft.test_opening import created, settings
 from tests.eventually import LIMIT_S
 

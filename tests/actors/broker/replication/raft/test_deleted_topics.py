@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from actors.broker.replication.raft.renewal import require_rebuild
-from actors.remoting.codes import RequestCode, ResponseCode
-from actors.remoting.command import RemotingCommand
+from actors.wire.codes import RequestCode, ResponseCode
+from actors.wire.command import RemotingCommand
 from store.message.record import RecordDraft
 from store.message_store import AppendResult
 from store.store_errors import StoreError

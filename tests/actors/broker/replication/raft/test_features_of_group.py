@@ -11,14 +11,14 @@ from typing import Any
 import orjson
 import pytest
 
-from actors.remoting.codes import RequestCode, ResponseCode
-from actors.remoting.command import RemotingCommand
-from actors.remoting.headers import ConsumerSendMsgBackHeader
+from actors.wire.codes import RequestCode, ResponseCode
+from actors.wire.command import RemotingCommand
+from actors.wire.headers import ConsumerSendMsgBackHeader
 from tests.actors.broker.brokers import Peer, run
-from tests.actors.broker.pop.pops import GROUP, ack, pop_response, popped
+from tests.actors.broker.features.pop.pops import GROUP, ack, pop_response, popped
+from tests.actors.broker.features.transactions.transactions import COMMIT, PREPARED, ROLLBACK, end
 from tests.actors.broker.replication.raft.groups import Group
 from tests.actors.broker.replication.raft.test_group import bodies
-from tests.actors.broker.transactions.transactions import COMMIT, PREPARED, ROLLBACK, end
 from tests.eventually import eventually_async
 
 pytestmark = pytest.mark.extended

@@ -11,16 +11,16 @@ import pytest
 
 from actors.broker.replication.raft import forwarding
 from actors.broker.replication.raft.forwarding import FORWARDED, Forwarder
-from actors.remoting.chain import Chain
-from actors.remoting.client import RemotingClient
-from actors.remoting.codes import RequestCode
-from actors.remoting.command import RemotingCommand
-from actors.remoting.connection import Connection
-from actors.remoting.remoting_errors import Refused
-from actors.remoting.request import OnSlave, RequestContext, RequestRow
-from actors.remoting.table import RequestTable
-from store.clock import SystemClock
-from tests.actors.broker.replication.test_slave_requests import FOR_ALL
+from actors.transport.chain import Chain
+from actors.transport.client import RemotingClient
+from actors.transport.connection import Connection
+from actors.transport.request import OnSlave, RequestContext, RequestRow
+from actors.transport.table import RequestTable
+from actors.wire.codes import RequestCode
+from actors.wire.command import RemotingCommand
+from actors.wire.remoting_errors import Refused
+from store.common.clock import SystemClock
+from tests.actors.broker.replication.ha.test_slave_requests import FOR_ALL
 
 
 class Spawned(RequestContext):

@@ -13,11 +13,11 @@ from actors.broker.replication.raft.raft_requests import raft_message
 from actors.raft.group_record import GROUP_TOPIC
 from actors.raft.members import Member
 from actors.raft.messages import LeaderNotice, VoteRequest
-from actors.remoting.bodies.routes import decode_kv_table
-from actors.remoting.codes import RequestCode, ResponseCode
+from actors.wire.bodies.routes import decode_kv_table
+from actors.wire.codes import RequestCode, ResponseCode
 from cluster.views.brokers import load_of
 from tests.actors.broker.brokers import TIMEOUT_MS, Peer, run
-from tests.actors.broker.metrics.test_board import METRICS_OF_GROUPS
+from tests.actors.broker.features.metrics.test_board import METRICS_OF_GROUPS
 from tests.actors.broker.replication.raft.groups import Group
 from tests.eventually import eventually_async
 

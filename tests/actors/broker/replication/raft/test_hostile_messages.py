@@ -14,7 +14,7 @@ from actors.raft.history import GroupRecord
 from actors.raft.members import Member, Members
 from actors.raft.messages import LeaderNotice, Message
 from actors.raft.node import RaftNode, Tick
-from actors.remoting.header import I64_MAX
+from actors.wire.header import I64_MAX
 from tests.actors.raft.test_node import RECORD_BYTES, A, B, D, a_node, elected, of, opened
 from tests.fuzz.bodies import seeds_of_raft_messages
 

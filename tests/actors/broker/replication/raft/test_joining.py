@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from actors.raft.bound_file import write_bound
-from actors.remoting.codes import RequestCode, ResponseCode
+from actors.wire.codes import RequestCode, ResponseCode
 from store.recovery.summary import read_summary, summary_path
 from tests.actors.broker.brokers import run
 from tests.actors.broker.replication.raft.groups import Group

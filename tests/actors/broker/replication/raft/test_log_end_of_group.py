@@ -14,11 +14,11 @@ import pytest
 from actors.broker.replication.raft.build import RaftBroker
 from actors.raft.members import Member
 from actors.raft.messages import Message, Records
-from actors.remoting.codes import RequestCode, ResponseCode
-from actors.remoting.headers import TopicQueueHeader
+from actors.wire.codes import RequestCode, ResponseCode
+from actors.wire.headers import TopicQueueHeader
 from tests.actors.broker.brokers import A_DAY_MS, HOLD_MS, Peer, run
+from tests.actors.broker.features.transactions.transactions import copy_store
 from tests.actors.broker.replication.raft.groups import Group
-from tests.actors.broker.transactions.transactions import copy_store
 from tests.eventually import eventually_async
 
 COUNT = 20

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from actors.raft.members import Member
-from actors.remoting.admin_headers import ChangeRaftMembersHeader
-from actors.remoting.bodies.raft_members import DONE, WAITING, RaftChange, RaftMembers
-from actors.remoting.codes import RayMQRequestCode, ResponseCode
-from actors.remoting.command import RemotingCommand
+from actors.wire.admin_headers import ChangeRaftMembersHeader
+from actors.wire.bodies.raft_members import DONE, WAITING, RaftChange, RaftMembers
+from actors.wire.codes import RayMQRequestCode, ResponseCode
+from actors.wire.command import RemotingCommand
 from tests.actors.broker.brokers import Peer, run
 from tests.actors.broker.replication.raft.groups import Group
 from tests.actors.broker.replication.raft.test_group import bodies, log_of

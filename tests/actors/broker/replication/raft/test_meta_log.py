@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from actors.broker.core.table_names import RESET, TOPIC
 from actors.broker.replication.raft.group_tables import GroupTables
 from actors.broker.replication.raft.meta_log import MetaLog
-from actors.broker.table_names import RESET, TOPIC
-from store.clock import SystemClock
+from store.common.clock import SystemClock
 from store.message.record import RecordDraft
 from store.message_store import MessageStore
 from store.ownership.identity import StoreIdentity

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from actors.remoting.codes import ResponseCode
+from actors.wire.codes import ResponseCode
 from cluster.client import ConsumerConfig, MessageQueue
 from cluster.client.aio import PullConsumer
 from tests.actors.broker.brokers import run

@@ -10,8 +10,8 @@ import pytest
 from actors.broker.broker_settings import BrokerSettings
 from actors.raft.conversion import bootstrap_group, leave_group
 from actors.raft.members import Member
-from actors.remoting.codes import RequestCode, ResponseCode
-from cluster.driver.new_stores import NewStore, create_joining_stores
+from actors.wire.codes import RequestCode, ResponseCode
+from cluster.control.new_stores import NewStore, create_joining_stores
 from store.ownership.identity import StoreIdentity, read_name
 from store.store_errors import StoreError
 from tests.actors.broker.brokers import Peer, run, settings_of

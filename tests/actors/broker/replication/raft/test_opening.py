@@ -17,8 +17,8 @@ from actors.raft.effects import SavedTerm
 from actors.raft.history import GroupRecord
 from actors.raft.members import Member, Members
 from actors.raft.term_file import TERM_FILE
-from store.clock import SystemClock
 from store.commitlog.positions import ConfirmPolicy
+from store.common.clock import SystemClock
 from store.message.record import RecordDraft
 from store.message_store import MessageStore
 from store.ownership.identity import StoreIdentity, read_name

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from actors.broker.replication.raft.renewal import require_rebuild
-from actors.remoting.codes import RequestCode, ResponseCode
+from actors.wire.codes import RequestCode, ResponseCode
 from tests.actors.broker.brokers import Peer, run
 from tests.actors.broker.replication.raft.groups import Group
 from tests.actors.broker.replication.raft.test_deleted_topics import until_equal

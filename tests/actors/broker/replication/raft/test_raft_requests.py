@@ -9,16 +9,16 @@ import pytest
 from actors.broker.replication.raft.raft_requests import RaftPeer, RaftRequests, raft_message
 from actors.raft.members import Member
 from actors.raft.messages import LeaderNotice, Message
-from actors.remoting.client import RemotingClient
-from actors.remoting.codes import RayMQRequestCode, ResponseCode
-from actors.remoting.command import RemotingCommand
-from actors.remoting.server import RemotingServer
-from actors.remoting.table import RequestTable
-from store.clock import SystemClock
-from tests.actors.broker.auth.access_peers import DENIED, inner_file
+from actors.transport.client import RemotingClient
+from actors.transport.server import RemotingServer
+from actors.transport.table import RequestTable
+from actors.wire.codes import RayMQRequestCode, ResponseCode
+from actors.wire.command import RemotingCommand
+from store.common.clock import SystemClock
 from tests.actors.broker.brokers import TIMEOUT_MS, run
-from tests.actors.broker.replication.test_copied_users import signing
-from tests.actors.broker.replication.test_ha_client import broker
+from tests.actors.broker.core.auth.access_peers import DENIED, inner_file
+from tests.actors.broker.replication.ha.test_copied_users import signing
+from tests.actors.broker.replication.ha.test_ha_client import broker
 from tests.eventually import eventually_async
 
 RAFT = RayMQRequestCode.RAFT_MESSAGE

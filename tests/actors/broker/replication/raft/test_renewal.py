@@ -16,8 +16,8 @@ from actors.broker.replication.raft.group_tables import save_tables
 from actors.broker.replication.raft.opening import RaftReplica, open_replica
 from actors.broker.replication.raft.renewal import REBUILD_FILE, require_rebuild
 from actors.raft.effects import Restart
-from store.clock import SystemClock
 from store.commitlog.positions import ConfirmPolicy
+from store.common.clock import SystemClock
 from store.message.record import RecordDraft
 from store.message_store import MessageStore
 from store.ownership.identity import StoreIdentity, StoreLock, read_name

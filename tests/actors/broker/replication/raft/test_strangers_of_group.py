@@ -9,8 +9,8 @@ import pytest
 from actors.broker.replication.raft.raft_requests import raft_message
 from actors.raft.members import Member
 from actors.raft.messages import LeaderNotice, VoteRequest
-from actors.remoting.codes import ResponseCode
-from actors.remoting.header import I64_MAX
+from actors.wire.codes import ResponseCode
+from actors.wire.header import I64_MAX
 from tests.actors.broker.brokers import TIMEOUT_MS, run
 from tests.actors.broker.replication.raft.groups import Group
 from tests.actors.broker.replication.raft.test_group import bodies, log_of

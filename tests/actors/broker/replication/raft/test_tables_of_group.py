@@ -9,10 +9,10 @@ from typing import Any
 import orjson
 import pytest
 
-from actors.remoting.admin_headers import ResetOffsetHeader
-from actors.remoting.codes import RequestCode, ResponseCode
-from actors.remoting.command import RemotingCommand
-from actors.remoting.headers import CreateTopicHeader
+from actors.wire.admin_headers import ResetOffsetHeader
+from actors.wire.codes import RequestCode, ResponseCode
+from actors.wire.command import RemotingCommand
+from actors.wire.headers import CreateTopicHeader
 from tests.actors.broker.brokers import Peer, run
 from tests.actors.broker.replication.raft.groups import Group
 from tests.actors.broker.replication.raft.test_joining import SMALL, confirmed, flip

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from actors.remoting.codes import RayMQRequestCode, RequestCode, ResponseCode
-from actors.remoting.command import RemotingCommand
-from actors.remoting.headers import TopicQueueHeader
+from actors.wire.codes import RayMQRequestCode, RequestCode, ResponseCode
+from actors.wire.command import RemotingCommand
+from actors.wire.headers import TopicQueueHeader
 from cluster.client import aio
 from tests.actors.broker.brokers import run
 from tests.actors.broker.replication.raft.groups import Group

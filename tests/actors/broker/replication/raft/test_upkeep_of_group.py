@@ -8,8 +8,8 @@ from pathlib import Path
 import orjson
 import pytest
 
-from actors.remoting.codes import RayMQRequestCode, RequestCode, ResponseCode
-from actors.remoting.command import RemotingCommand
+from actors.wire.codes import RayMQRequestCode, RequestCode, ResponseCode
+from actors.wire.command import RemotingCommand
 from tests.actors.broker.brokers import Peer, run
 from tests.actors.broker.replication.raft.groups import Group
 from tests.actors.broker.replication.raft.test_deleted_topics import stored, until_equal

@@ -15,15 +15,15 @@ import pytest
 from actors.access.access_file import FILE_NAME, AccessFile
 from actors.access.sealed_secrets import SealedSecrets
 from actors.access.users import AccessTable
-from actors.broker.replication.access_entries import PolicyEntries, UserEntries
+from actors.broker.replication.tables.access_entries import PolicyEntries, UserEntries
 from actors.broker.service import BrokerService
-from actors.remoting.admin_headers import UserHeader
-from actors.remoting.bodies.access import UserInfo
-from actors.remoting.codes import RayMQRequestCode, RequestCode, ResponseCode
-from actors.remoting.command import RemotingCommand
-from actors.remoting.signing import Credentials, write_credentials
-from tests.actors.broker.auth.access_peers import INNER, SECRETS, SigningPeer, entry, inner_file
+from actors.wire.admin_headers import UserHeader
+from actors.wire.bodies.access import UserInfo
+from actors.wire.codes import RayMQRequestCode, RequestCode, ResponseCode
+from actors.wire.command import RemotingCommand
+from actors.wire.signing import Credentials, write_credentials
 from tests.actors.broker.brokers import Peer, run
+from tests.actors.broker.core.auth.access_peers import INNER, SECRETS, SigningPeer, entry, inner_file
 from tests.actors.broker.replication.raft.groups import Group
 from tests.actors.broker.replication.raft.test_joining import confirmed
 from tests.actors.broker.replication.raft.test_member_change import added, changed

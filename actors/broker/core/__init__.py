@@ -1,0 +1,1 @@
+"""What every broker has: the loop, sending, reading, groups, tables, and the hooks for features."""

@@ -1,0 +1,1 @@
+"""Features of a broker; `built_in` lists them in order."""

@@ -1,0 +1,1 @@
+"""Masters and slaves: the HA stream of the log, and the tables that a slave copies."""

@@ -1,0 +1,1 @@
+"""The tables that are replicated: one `TableSpec` each."""

@@ -1,1 +1,0 @@
-"""RocketMQ's remoting protocol: frames, headers, codes and bodies, and the connections that carry them."""

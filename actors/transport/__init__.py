@@ -1,0 +1,1 @@
+"""Connections that carry the protocol: sockets, turns of the event loop, client, server and TLS."""
