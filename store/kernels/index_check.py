@@ -46,6 +46,7 @@ MISSING = 6  # a key of a record without an entry
 SLOT = 7
 
 _SECONDS_MAX = 0x7FFFFFFF
+_END_OFFSET_AT = 24  # endPhyOffset in the header
 
 
 @kernel()
@@ -197,10 +198,12 @@ def compare_keys(
         else:
             following = entry + ENTRY_BYTES if number + 1 < entry_count else entry
             is_one_off = following > entry and row + 1 < end and _is_entry_of(index, following, keys, row + 1)
+            # the header (endPhyOffset) repeats the offset of the last entry: another one there is damage
             next_offset = load_i64(index, following + 4)
+            is_confirmed = following > entry or offset == load_i64(index, _END_OFFSET_AT)
             if not is_one_off and (
                 (row + 1 < end and _is_entry_of(index, entry, keys, row + 1))
-                or wanted < offset <= next_offset < log_end
+                or (is_confirmed and wanted < offset <= next_offset < log_end)
             ):
                 if is_strict:
                     count = _add_problem(problems, count, MISSING, wanted, 0, 0)

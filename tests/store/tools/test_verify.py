@@ -294,6 +294,17 @@ def test_any_damaged_byte_in_queues_and_index_is_reported_in_place(tmp_path_fact
         assert len(report.findings) <= 3
 
 
+@pytest.mark.parametrize("which", [0, 1])
+@pytest.mark.parametrize(("at", "mask"), [(10, 1), (11, 1), (11, 128)])
+def test_damaged_offset_in_the_last_entry_of_an_index_file_is_one_finding(root, which, at, mask):
+    path = sorted((root / "index").iterdir())[which]
+    entry = 40 + 4 * SMALL["index_slots"] + 20 * (SMALL["index_entries"] - 1)
+    flip(path, entry + at, mask)
+    report = verify(root)
+    assert places(report, str(path.relative_to(root))) == [(entry + 4, 8)]
+    assert len(report.findings) == 1
+
+
 @given(st.integers(0, 119), st.integers(0, 11), st.integers(1, 255))
 @few
 def test_damaged_record_header_byte_is_reported_in_place(tmp_path_factory, number, at, mask):
