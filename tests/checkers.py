@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from cluster.lab.experiments.history.checks import CHECKS, Problem, problems
-from cluster.lab.experiments.history.events import Event, Operation, Recorder, load
+from benchmarks.experiments.history.checks import CHECKS, Problem, problems
+from benchmarks.experiments.history.events import Event, Operation, Recorder, load
 
 __all__ = ["CHECKS", "Event", "Operation", "Problem", "Recorder", "assert_consistent", "load", "problems"]
 

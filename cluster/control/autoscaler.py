@@ -14,7 +14,7 @@ TIMEOUT_S = 5
 def autoscaler() -> RayAutoscaler:
     """Return what is known about the autoscaler of the Ray that this process is connected to.
 
-    Its node types are known if they were reported to Ray (as `cluster.lab.experiments.nodes` does;
+    Its node types are known if they were reported to Ray (as `benchmarks.experiments.nodes` does;
     KubeRay's autoscaler does not). A Ray without autoscaler, or with version 1 of it, has none that runs.
     """
     import ray

@@ -13,10 +13,10 @@ import psutil
 import pytest
 import yaml
 
+from benchmarks.experiments.nodes.local_ray import LocalRay, NodeKind
 from cluster.control.session.ray_head import MARK_ENV, read_record
 from cluster.control.topology.topology import Topology
 from cluster.control.topology.topology_file import load_topology
-from cluster.lab.experiments.nodes.local_ray import LocalRay, NodeKind
 from tests.cluster.conftest import RayMQ
 
 MAX_BROKERS = 3

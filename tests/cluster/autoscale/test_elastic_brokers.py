@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from benchmarks.experiments.nodes.local_ray import LocalRay
 from cluster import launch
 from cluster.autoscale.commands import release_store
 from cluster.client import Admin, Producer, PullConsumer
 from cluster.control.launch_errors import LaunchRefused
 from cluster.control.session.ray_head import MARK_ENV, read_record
 from cluster.control.topology.topology_file import TopologyError
-from cluster.lab.experiments.nodes.local_ray import LocalRay
 from tests.cluster.autoscale.conftest import ElasticCluster, raylets
 from tests.eventually import eventually
 

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from actors.wire.signing import read_credentials
+from benchmarks.experiments.profile import read_rates
 from cluster.client.admin.plain_acl import read_plain_acl
 from cluster.control.topology.broker_conf import read_broker_conf
 from cluster.control.topology.topology_file import load_topology, read_yaml
 from cluster.lab.bench.omb.workload import read_workload
-from cluster.lab.experiments.profile import read_rates
 from tests.cluster.cli.conftest import Raymq
 
 REPO = Path(__file__).parents[3]

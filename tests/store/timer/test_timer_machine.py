@@ -15,8 +15,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from cluster.lab.experiments.history.checks import early
-from cluster.lab.experiments.history.events import Recorder
+from benchmarks.experiments.history.checks import early
+from benchmarks.experiments.history.events import Recorder
 from store.timer.timer_files import TimerFiles, TimerProgress
 from store.timer.timer_schedule import TimerArrival, TimerSchedule, time_in_wheel
 from store.timer.timer_wheel import SLOT_BYTES, SLOTS

@@ -27,7 +27,7 @@ from actors.broker.features.transactions.open_transactions import HalfPlace
 from actors.broker.service import BrokerService, warm_up_once
 from actors.wire.codes import ResponseCode
 from actors.wire.headers import CheckTransactionStateHeader
-from cluster.lab.experiments.history.checks import not_atomic
+from benchmarks.experiments.history.checks import not_atomic
 from store.message.message import MessageExt
 from store.message_store import MessageStore
 from tests.actors.broker.brokers import A_DAY_MS, Peer, run_now

@@ -15,11 +15,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
 
+from benchmarks.experiments.experiment import Experiment
+from benchmarks.experiments.series import Point
 from cluster.autoscale.controller import Observed
 from cluster.autoscale.samples import BrokerSample
 from cluster.control.drain import HEARTBEAT_S, DrainProgress, GroupLag
-from cluster.lab.experiments.experiment import Experiment
-from cluster.lab.experiments.series import Point
 
 CLOSED = "close"
 """Drain step from which on a broker refuses messages."""

@@ -51,7 +51,7 @@ INSTANCE_ENV, NODE_TYPE_ENV = "RAY_CLOUD_INSTANCE_ID", "RAY_NODE_TYPE_NAME"
 GCS_PORT, CLIENT_PORT, METRICS_PORT, DASHBOARD_PORT = 6479, 10_101, 44_217, 8265
 HEAD_STORE_BYTES = 160 * 1024 * 1024
 CONFIG_FILE, LOG_FILE, GCS_FOLDER = "autoscaler.json", "ray-start.log", "gcs"
-REPO = Path(__file__).parents[4]
+REPO = Path(__file__).parents[3]
 _EMPTY_LISTS = (
     "initialization_commands", "setup_commands", "head_setup_commands", "worker_setup_commands",
     "head_start_ray_commands", "worker_start_ray_commands", "rsync_exclude", "rsync_filter",
@@ -219,7 +219,7 @@ class LocalRay:
             "idle_timeout_minutes": self.idle_timeout_s / 60,
             "provider": {
                 "type": "external",
-                "module": "cluster.lab.experiments.nodes.local_provider.LocalNodes",
+                "module": "benchmarks.experiments.nodes.local_provider.LocalNodes",
                 "gcs_address": gcs_address,
                 "head_node_type": HEAD_TYPE,
                 "boot_delay_s": self.boot_delay_s,

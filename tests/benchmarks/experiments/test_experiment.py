@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from cluster.lab.experiments.experiment import ExperimentError, load_experiment
-from cluster.lab.experiments.profile import BurstProfile, SineProfile, StepProfile
+from benchmarks.experiments.experiment import ExperimentError, load_experiment
+from benchmarks.experiments.profile import BurstProfile, SineProfile, StepProfile
 
 STEP = {"kind": "step", "steps": [{"at_s": 0, "rate_per_s": 5}, {"at_s": 10, "rate_per_s": 80}]}
 EXPERIMENT = """\

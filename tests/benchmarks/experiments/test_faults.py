@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from cluster.lab.experiments.experiment import Fault
-from cluster.lab.experiments.faults import FaultInjector
-from cluster.lab.experiments.run import Injected
+from benchmarks.experiments.experiment import Fault
+from benchmarks.experiments.faults import FaultInjector
+from benchmarks.experiments.run import Injected
 
 
 def test_controller_is_killed_once_in_each_wanted_phase() -> None:

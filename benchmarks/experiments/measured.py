@@ -18,6 +18,14 @@ from typing import Any
 import yaml
 
 from actors.host import ray_port
+from benchmarks.experiments.experiment import Experiment, ExperimentError
+from benchmarks.experiments.faults import FaultInjector
+from benchmarks.experiments.history.judgement import judge
+from benchmarks.experiments.load import TOPIC, Counts, Load
+from benchmarks.experiments.nodes.local_ray import LocalRay, NodeKind
+from benchmarks.experiments.run import Change, Trial
+from benchmarks.experiments.run_home import TOPOLOGY_FILE, run_home
+from benchmarks.experiments.series import Point
 from cluster import launch
 from cluster.autoscale.controller import Controller, FleetLimits
 from cluster.autoscale.elastic_fleet import ElasticFleet
@@ -27,14 +35,6 @@ from cluster.control.autoscaler import autoscaler, own_gcs_address
 from cluster.control.session.ray_session import JOB_ENV, choose_way, connect, disconnect, is_connected
 from cluster.control.topology.topology import Topology
 from cluster.control.topology.topology_file import load_topology
-from cluster.lab.experiments.experiment import Experiment, ExperimentError
-from cluster.lab.experiments.faults import FaultInjector
-from cluster.lab.experiments.history.judgement import judge
-from cluster.lab.experiments.load import TOPIC, Counts, Load
-from cluster.lab.experiments.nodes.local_ray import LocalRay, NodeKind
-from cluster.lab.experiments.run import Change, Trial
-from cluster.lab.experiments.run_home import TOPOLOGY_FILE, run_home
-from cluster.lab.experiments.series import Point
 from cluster.paths import home_of
 
 CLUSTER = "Experiment"

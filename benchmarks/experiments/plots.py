@@ -7,8 +7,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
 
-from cluster.lab.experiments.run import Change, Trial
-from cluster.lab.experiments.series import Point
+from benchmarks.experiments.run import Change, Trial
+from benchmarks.experiments.series import Point
 
 WIDTH_IN, HEIGHT_IN = 9.0, 2.8
 REMEDY = "plots need matplotlib, which is not installed: run `uv sync --extra report`, or use --no-plots"

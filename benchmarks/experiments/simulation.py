@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from benchmarks.experiments.experiment import Experiment
+from benchmarks.experiments.model import ClusterModel
+from benchmarks.experiments.run import Change, Trial
+from benchmarks.experiments.series import Point
 from cluster.autoscale.controller import Controller, FleetLimits
-from cluster.lab.experiments.experiment import Experiment
-from cluster.lab.experiments.model import ClusterModel
-from cluster.lab.experiments.run import Change, Trial
-from cluster.lab.experiments.series import Point
 
 
 def simulate(experiment: Experiment, progress: Callable[[float], None] | None = None) -> Trial:

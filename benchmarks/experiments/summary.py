@@ -8,9 +8,9 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
 
-from cluster.lab.experiments.experiment import Experiment
-from cluster.lab.experiments.run import Injected, Trial
-from cluster.lab.experiments.series import (
+from benchmarks.experiments.experiment import Experiment
+from benchmarks.experiments.run import Injected, Trial
+from benchmarks.experiments.series import (
     latency_percentiles,
     node_seconds,
     recovery_s,

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from cluster.lab.experiments.experiment import Experiment, load_experiment
-from cluster.lab.experiments.model import ClusterModel
-from cluster.lab.experiments.series import Point, latency_percentiles, node_seconds, reliefs, totals
-from cluster.lab.experiments.simulation import simulate, simulate_fixed
-from cluster.lab.experiments.summary import deviations, summarize
+from benchmarks.experiments.experiment import Experiment, load_experiment
+from benchmarks.experiments.model import ClusterModel
+from benchmarks.experiments.series import Point, latency_percentiles, node_seconds, reliefs, totals
+from benchmarks.experiments.simulation import simulate, simulate_fixed
+from benchmarks.experiments.summary import deviations, summarize
 
 STEPS = "[{at_s: 0, rate_per_s: 200}, {at_s: 30, rate_per_s: 800}, {at_s: 90, rate_per_s: 200}]"
 RATES = (

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from cluster.lab.experiments.history.events import Recorder
-from cluster.lab.experiments.history.judgement import Judgement, judge
+from benchmarks.experiments.history.events import Recorder
+from benchmarks.experiments.history.judgement import Judgement, judge
 
 
 def test_a_judgement_counts_failed_lost_and_duplicated_messages() -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
+from benchmarks.experiments.history.judgement import Judgement
+from benchmarks.experiments.series import Point
 from cluster.autoscale.decisions import Decision
-from cluster.lab.experiments.history.judgement import Judgement
-from cluster.lab.experiments.series import Point
 
 
 @dataclass(frozen=True)

@@ -12,11 +12,11 @@ from pathlib import Path
 import psutil
 import pytest
 
-from cluster.lab.experiments.run_home import run_home
+from benchmarks.experiments.run_home import run_home
 
 DRIVER = """
 import os, subprocess, sys
-from cluster.lab.experiments.run_home import run_home
+from benchmarks.experiments.run_home import run_home
 from cluster.control.session.ray_head import MARK_ENV, HeadRecord, write_record
 
 with run_home() as home:

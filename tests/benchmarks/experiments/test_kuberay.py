@@ -11,11 +11,11 @@ import pytest
 import yaml
 
 from actors.host.ray_port import Node
+from benchmarks.experiments.experiment import load_experiment
 from cluster.control.exposure import exposed
 from cluster.control.kinds import make_specs
 from cluster.control.placement import RayAutoscaler, place
 from cluster.control.topology.topology_file import load_with_source
-from cluster.lab.experiments.experiment import load_experiment
 
 MANIFEST = Path("configs/kuberay/raymq.yaml")
 OPERATOR = Path(__file__).parent / "kuberay"

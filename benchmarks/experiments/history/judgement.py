@@ -6,8 +6,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from cluster.lab.experiments.history.checks import duplicated, lost, sends
-from cluster.lab.experiments.history.events import Event
+from benchmarks.experiments.history.checks import duplicated, lost, sends
+from benchmarks.experiments.history.events import Event
 
 
 class Judgement(NamedTuple):

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from actors.host import ray_port, store_binding
+from benchmarks.experiments.experiment import Fault
+from benchmarks.experiments.run import Injected
 from cluster.autoscale.samples import DRAINING, RUNNING, STARTING, BrokerState
-from cluster.lab.experiments.experiment import Fault
-from cluster.lab.experiments.run import Injected
 
 VICTIMS = {"controller": "the controller", "gcs": "Ray's GCS"}
 STATE_OF = {"scale_out": STARTING, "scale_in": DRAINING}

@@ -12,13 +12,13 @@ import pytest
 import typer
 from typer.testing import CliRunner, Result
 
-from cluster.autoscale.__main__ import main
-from cluster.lab.experiments.experiment import load_experiment
-from cluster.lab.experiments.history.judgement import Judgement
-from cluster.lab.experiments.report import write_report
-from cluster.lab.experiments.run import Injected, Trial
-from cluster.lab.experiments.simulation import simulate, simulate_fixed
-from cluster.lab.experiments.summary import summarize
+from benchmarks.experiments.__main__ import main
+from benchmarks.experiments.experiment import load_experiment
+from benchmarks.experiments.history.judgement import Judgement
+from benchmarks.experiments.report import write_report
+from benchmarks.experiments.run import Injected, Trial
+from benchmarks.experiments.simulation import simulate, simulate_fixed
+from benchmarks.experiments.summary import summarize
 
 STEP = "configs/experiments/step.yaml"
 PNG = b"\x89PNG\r\n"

@@ -1,4 +1,4 @@
-"""Histories of client operations, as the checks of `cluster.lab.experiments.history.checks` read them.
+"""Histories of client operations, as the checks of `benchmarks.experiments.history.checks` read them.
 
 A history has one JSON object per line, in the order of the events:
 

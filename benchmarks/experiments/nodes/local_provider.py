@@ -26,8 +26,8 @@ from ray.autoscaler.tags import (
     TAG_RAY_USER_NODE_TYPE,
 )
 
+from benchmarks.experiments.nodes.local_ray import HEAD_ID, INSTANCE_ENV, NODE_ENV, NODE_TYPE_ENV
 from cluster.control.session.ray_head import ANY_PORT, MARK_ENV, RAYLET_GRACE_S, end_processes
-from cluster.lab.experiments.nodes.local_ray import HEAD_ID, INSTANCE_ENV, NODE_ENV, NODE_TYPE_ENV
 
 START_TIMEOUT_S = 120.0
 START_ATTEMPTS = 2

@@ -19,11 +19,11 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from cluster.lab.experiments.experiment import Experiment
-from cluster.lab.experiments.plots import draw, library, plots_of
-from cluster.lab.experiments.run import Change, Trial
-from cluster.lab.experiments.series import Point
-from cluster.lab.experiments.summary import Check, Measures, Summary, summarize
+from benchmarks.experiments.experiment import Experiment
+from benchmarks.experiments.plots import draw, library, plots_of
+from benchmarks.experiments.run import Change, Trial
+from benchmarks.experiments.series import Point
+from benchmarks.experiments.summary import Check, Measures, Summary, summarize
 
 STYLE = (
     "body{font:15px/1.5 sans-serif;max-width:60em;margin:2em auto;padding:0 1em}"

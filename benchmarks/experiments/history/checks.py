@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from cluster.lab.experiments.history.events import Event
+from benchmarks.experiments.history.events import Event
 
 Queue = tuple[str, int]
 

@@ -11,16 +11,16 @@ import psutil
 import pytest
 
 from actors.host import ray_port
+from benchmarks.experiments.experiment import load_experiment
+from benchmarks.experiments.measured import run_measured, topology_of
+from benchmarks.experiments.run import Trial
+from benchmarks.experiments.run_home import PREFIX
+from benchmarks.experiments.simulation import simulate_fixed
+from benchmarks.experiments.summary import Summary, summarize
 from cluster.control.session.ray_head import read_record
 from cluster.control.session.ray_session import SessionMode, Way, session
 from cluster.control.topology.problems import find_problems
 from cluster.control.topology.topology import Topology
-from cluster.lab.experiments.experiment import load_experiment
-from cluster.lab.experiments.measured import run_measured, topology_of
-from cluster.lab.experiments.run import Trial
-from cluster.lab.experiments.run_home import PREFIX
-from cluster.lab.experiments.simulation import simulate_fixed
-from cluster.lab.experiments.summary import Summary, summarize
 from tests.cluster.autoscale.conftest import ElasticCluster
 from tests.cluster.conftest import REPO, RayMQ
 

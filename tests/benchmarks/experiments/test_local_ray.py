@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.experiments.nodes.local_ray import LocalRay, NodeKind
 from cluster.control.session.ray_head import read_record
-from cluster.lab.experiments.nodes.local_ray import LocalRay, NodeKind
 
 
 def test_autoscaling_configuration_has_the_node_types(tmp_path: Path) -> None:
@@ -22,7 +22,7 @@ def test_autoscaling_configuration_has_the_node_types(tmp_path: Path) -> None:
 
 def test_each_local_node_has_an_address_of_its_own() -> None:
     pytest.importorskip("ray")
-    from cluster.lab.experiments.nodes.local_provider import ip_of, node_start_command
+    from benchmarks.experiments.nodes.local_provider import ip_of, node_start_command
 
     assert len({ip_of(f"node-{number}") for number in range(1, 1001)}) == 1000
     command = node_start_command("127.0.255.1:6479", "node-3", {"CPU": 0, "broker_slot": 1, "memory": 5})

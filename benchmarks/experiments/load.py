@@ -11,11 +11,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from benchmarks.experiments.experiment import Experiment
+from benchmarks.experiments.history.events import Recorder
 from cluster.client import ConsumerConfig, ProducerConfig, PullConsumer
 from cluster.client.aio import Producer
 from cluster.client.errors import ClientError
-from cluster.lab.experiments.experiment import Experiment
-from cluster.lab.experiments.history.events import Recorder
 
 TOPIC, GROUP = "experiment", "experiment-consumers"
 STEP_S = 0.01

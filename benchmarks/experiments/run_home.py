@@ -16,10 +16,10 @@ from pathlib import Path
 
 import psutil
 
+from benchmarks.experiments.nodes.local_ray import LocalRay
 from cluster import launch
 from cluster.control.session.ray_head import read_record
 from cluster.control.topology.topology_file import load_topology
-from cluster.lab.experiments.nodes.local_ray import LocalRay
 from cluster.paths import HOME_ENV
 from store.common.logs import get_logger
 

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from benchmarks.experiments.profile import PROFILES, Period, Profile, Seconds
 from cluster.autoscale.rules import Positive, Rules
 from cluster.control.topology.topology import KeyPath, Problem
 from cluster.control.topology.topology_file import (
@@ -17,10 +18,9 @@ from cluster.control.topology.topology_file import (
     explain_invalid,
     read_yaml,
 )
-from cluster.lab.experiments.profile import PROFILES, Period, Profile, Seconds
 
 EXAMPLE = "configs/experiments/step.yaml"
-SHIPPED = Path(__file__).parents[3] / "configs" / "experiments"
+SHIPPED = Path(__file__).parents[2] / "configs" / "experiments"
 
 
 class ExperimentError(Exception):
@@ -104,7 +104,7 @@ class Fault(_Model):
 
 
 class ExpectedLimits(_Model):
-    """What must hold for the measures of the experiment; see `cluster.lab.experiments.summary`.
+    """What must hold for the measures of the experiment; see `benchmarks.experiments.summary`.
 
     Attributes:
         relief_s: Maximum time from a rise of the load until the backlog shrinks, without node boots.
