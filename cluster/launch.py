@@ -16,10 +16,10 @@ from pathlib import Path
 
 from rich.console import Console
 
-from actors.broker.broker_settings import STOPPED
 from actors.host import ray_port
 from actors.host.ray_port import ActorMethodFailed, ActorNotFound, ActorUnavailable
 from actors.host.service_host import State
+from actors.wire.raymq_requests import STOPPED
 from cluster.control import fleet
 from cluster.control.autoscaler import autoscaler, why_pending
 from cluster.control.draining import Draining, find_broker
@@ -48,7 +48,7 @@ from cluster.control.specs import ActorSpec, creation_order
 from cluster.control.topology.topology import DEFAULT_NAMESPACE, Topology
 from cluster.control.topology.topology_file import TopologyError, load_with_source
 from cluster.paths import home_of, only_one_driver
-from cluster.views.replicas import RAFT_ROLES, RAFT_STATE
+from cluster.views.replicas import group_failure
 
 ACTIVE = "active"
 EXIT_FAILED, EXIT_REFUSED, EXIT_INTERRUPTED = 1, 2, 130
@@ -317,8 +317,8 @@ def why_failing(actor: Running, specs: Sequence[ActorSpec]) -> str:
         return f"refuses writes: {refusal}"
     if (replication := actor.details.get("replication_state", "")).startswith(STOPPED):
         return f"replication has {replication}"
-    if RAFT_STATE in actor.details and (raft := str(actor.details[RAFT_STATE])) not in RAFT_ROLES:
-        return f"takes no part in its Raft group: {raft}"
+    if failure := group_failure(actor.details):
+        return f"takes no part in its Raft group: {failure}"
     if (drain := actor.details.get("drain_state", ACTIVE)) != ACTIVE:
         return f"is being drained ({drain})"
     return probe(actor.spec, specs)

@@ -24,8 +24,6 @@ SLAVE = "slave"
 """Value of the setting `role`."""
 RAFT = "raft"
 """Value of the setting `replication`: the broker is a replica of a Raft group."""
-STOPPED = "stopped"
-"""Beginning of the `replication_state` of a slave whose log differs from its master's; the reason follows."""
 
 
 def broker_id_of(role: str, replica: int) -> int:
@@ -380,12 +378,12 @@ class BrokerSettings(AccessSettings, MetricsSettings):
     @property
     def uses_ha_tls(self) -> bool:
         """True if replicas of this broker connect to each other by TLS, also after a promotion."""
-        return self.ha_tls and (self.role == "slave" or self.replication not in ("", RAFT))
+        return self.ha_tls and (self.role == SLAVE or self.replication in ("async", "sync"))
 
     @property
     def logs_progress(self) -> bool:
         """True if acks and commits are logged, and answered when other replicas have them."""
-        return self.replication == RAFT or (self.replication == "sync" and self.role != SLAVE)
+        return self.replication in ("sync", RAFT) and self.role != SLAVE
 
     @property
     def host(self) -> str:

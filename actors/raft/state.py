@@ -1,7 +1,7 @@
 """ReplicaState: what election, leader and follower share, and the settings of a group."""
 
 import random
-from enum import Enum
+from enum import StrEnum
 from typing import NamedTuple
 
 from actors.raft.effects import Confirm, Effect, Fail, LoseLeadership, Post, Restart, SavedTerm, SaveTerm
@@ -10,7 +10,7 @@ from actors.raft.members import Member, Members
 from actors.raft.messages import Message
 
 
-class Role(Enum):
+class Role(StrEnum):
     """What a replica is at present. A follower may have no leader yet, and need not be a voter."""
 
     FOLLOWER = "follower"

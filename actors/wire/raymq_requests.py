@@ -134,6 +134,8 @@ _CheckedTargets = Annotated[list[tuple[Resource, Name, Action]], msgspec.Meta(ma
 
 FOLLOWING = "following"
 """DESCRIBE_BROKER: the `replication_state` of a slave that copies its master's log."""
+STOPPED = "stopped"
+"""Beginning of the `replication_state` of a slave whose log differs from its master's; the reason follows."""
 IN_SYNC_BYTES = 256 * 1024 * 1024
 """A replica that lacks more of the log is not in sync (RocketMQ's haMaxGapNotInSync)."""
 

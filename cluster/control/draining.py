@@ -31,7 +31,7 @@ class Draining:
 
     def show(self) -> None:
         """Print what a drain would do and wait for (--dry-run)."""
-        if self._is_slave:
+        if self.actor.replica.follows:
             self.report.line(f"would stop {self.actor.name}, a replica; its store is kept")
             return
         name, progress = self.actor.name, self._request("look")
@@ -54,7 +54,7 @@ class Draining:
         Raises LaunchFailed if that takes longer than `timeout_s`; the broker is then writable again.
         """
         progress = None
-        if not self._is_slave:
+        if not self.actor.replica.follows:  # else other replicas serve its clients
             with self._cancel_on_failure():
                 progress = self._wait()
         with self.report.working(f"stopping {self.actor.name}"):
@@ -65,11 +65,6 @@ class Draining:
         self.report.line(
             f"stopped {self.actor.name}{unclean}; its store is kept, `raymq up` starts the broker again"
         )
-
-    @property
-    def _is_slave(self) -> bool:
-        """True if producers and groups need not be waited for, because other replicas serve them."""
-        return self.actor.spec is not None and (self.actor.spec.is_slave or self.actor.spec.is_raft)
 
     def _wait(self) -> DrainProgress:
         name = self.actor.name

@@ -343,16 +343,15 @@ class Driver:
         is_broker = action.spec.kind is BROKER
         if is_broker and self.waits:
             self._await_route_refresh(action.name)
-            if action.spec.is_raft:
+            if action.spec.replica_kind.votes:
                 self._hand_over(action.name)
         with self._restart_when_interrupted(action.spec):
             self.stop(action)
         self.await_serving([action.spec])
         # The next actor is stopped only when clients can find this one again.
         self._await_all_serving([action.spec, *self._registration_peers(action.spec)])
-        if (action.spec.is_slave and not action.is_demotion) or (
-            action.spec.is_raft and action.name not in self.joining
-        ):
+        must_follow = action.spec.replica_kind.follows and not action.is_demotion
+        if must_follow and action.name not in self.joining:
             self._await_in_sync(action.spec)
         if is_broker:
             self._spacing.record_restart(action.name, self.waiting.now_s())
@@ -391,10 +390,9 @@ class Driver:
         fleet.create(self.topology.namespace, spec)
 
     def _await_in_sync(self, replica: ActorSpec) -> None:
-        wait = fleet.wait_caught_up if replica.is_raft else fleet.wait_in_sync
-        others = "its group" if replica.is_raft else "its master"
+        others = replica.replica_kind.follows
         with self.report.working(f"waiting until {replica.name} is in sync with {others}"):
-            problem = wait(self.topology.namespace, replica, self.timeout_s, self.waiting)
+            problem = fleet.wait_in_sync(self.topology.namespace, replica, self.timeout_s, self.waiting)
         if problem:
             raise LaunchFailed(f"{replica.name} is not in sync with {others}: {problem}")
         self.report.line(f"{replica.name} is in sync with {others}")

@@ -8,17 +8,15 @@ from dataclasses import dataclass, replace
 from pkgutil import resolve_name
 from typing import Any
 
-from actors.broker.broker_settings import STOPPED
 from actors.host import ray_port, store_binding
 from actors.host.node_address import NODE_HOST
 from actors.host.ray_port import ActorMethodFailed, ActorName, ActorNotFound, ActorUnavailable
 from actors.host.service_host import STOP_TIMEOUT_S, State
 from actors.raft.state import Role
-from actors.wire.raymq_requests import FOLLOWING
 from cluster.control.kinds import KINDS
 from cluster.control.plan import Running
 from cluster.control.specs import ActorSpec
-from cluster.views.replicas import RAFT_ROLES, RAFT_STATE
+from cluster.views.replicas import group_failure, group_role, replica_of
 from cluster.waiting import SYSTEM_WAITING, Waiting
 
 STATUS = "raymq_status"
@@ -209,7 +207,7 @@ def hand_over(namespace: str, name: str) -> bool:
     where = ActorName(namespace, name)
 
     def leads() -> bool:
-        return to_running(where, actor_status(where, CALL_TIMEOUT_S)).details.get(RAFT_STATE) == "leader"
+        return group_role(to_running(where, actor_status(where, CALL_TIMEOUT_S)).details) == Role.LEADER
 
     with contextlib.suppress(ActorNotFound, ActorUnavailable, ActorMethodFailed):
         if ray_port.has_method(where, LEAVE) and leads():
@@ -228,55 +226,21 @@ class StartResult:
 
 
 def wait_in_sync(
-    namespace: str, slave: ActorSpec, timeout_s: float, waiting: Waiting = SYSTEM_WAITING
-) -> str:
-    """Wait until a slave has the log that its master has now; return why it has not, else an empty text."""
-    group = [
-        actor
-        for actor in observe(namespace)
-        if actor.spec is not None
-        and actor.spec.settings.get("broker_name") == slave.settings["broker_name"]
-        and not actor.spec.is_slave
-    ]
-    end = max((int(master.details.get("written", 0)) for master in group), default=0)
-    where, deadline = ActorName(namespace, slave.name), waiting.deadline(timeout_s, PAUSE_S)
-    while True:
-        details = to_running(where, actor_status(where, CALL_TIMEOUT_S)).details
-        state, written = str(details.get("replication_state", "")), int(details.get("written", 0))
-        missing = str(details.get("missing_tables", ""))
-        if state == FOLLOWING and written >= end and not missing:
-            return ""
-        if state.startswith(STOPPED):
-            return state
-        if not deadline.pause():
-            lacks = f"it lacks {missing}" if missing else f"that of the master at {end:,} or later"
-            return f"{state}, its log ends at {written:,}, {lacks}"
-
-
-def wait_caught_up(
     namespace: str, replica: ActorSpec, timeout_s: float, waiting: Waiting = SYSTEM_WAITING
 ) -> str:
-    """Wait until a replica of a Raft group has what its group has confirmed by now, and a leader is known.
+    """Wait until a replica has the log that its master has now, or what its group has confirmed by now.
 
     Return why it has not, else an empty text.
     """
-    details = [
-        actor.details
-        for actor in observe(namespace)
-        if actor.spec is not None
-        and actor.spec.settings.get("broker_name") == replica.settings["broker_name"]
-    ]
-    end = max((int(each.get("confirmed", 0)) for each in details), default=0)
+    name = str(replica.settings["broker_name"])
+    others = [actor.replica for actor in observe(namespace) if actor.spec is not None]
+    end = max((each.needed_end for each in others if each.broker == name), default=0)
     where, deadline = ActorName(namespace, replica.name), waiting.deadline(timeout_s, PAUSE_S)
     while True:
-        found = to_running(where, actor_status(where, CALL_TIMEOUT_S)).details
-        state, confirmed = str(found.get(RAFT_STATE, "")), int(found.get("confirmed", 0))
-        if found.get("raft_leader") and state in RAFT_ROLES and confirmed >= end:
-            return ""
-        if state and state not in RAFT_ROLES:
-            return state
-        if not deadline.pause():
-            return f"{state}, it has confirmed {confirmed:,} of {end:,} bytes"
+        details = to_running(where, actor_status(where, CALL_TIMEOUT_S)).details
+        lack, is_final = replica_of(name, replica.settings, details).lack(end)
+        if not lack or is_final or not deadline.pause():
+            return lack
 
 
 def wait_leading(
@@ -286,10 +250,11 @@ def wait_leading(
     where, deadline = ActorName(namespace, replica.name), waiting.deadline(timeout_s, PAUSE_S)
     while True:
         found = to_running(where, actor_status(where, CALL_TIMEOUT_S)).details
-        state = str(found.get(RAFT_STATE, ""))
-        if state == Role.LEADER.value and found.get("role") == "master":
+        role, failure = group_role(found), group_failure(found)
+        if role == Role.LEADER and found.get("role") == "master":
             return ""
-        if (state and state not in RAFT_ROLES) or not deadline.pause():
+        if failure or not deadline.pause():
+            state = role or failure
             return f"{state}, it may lack records that it once had, or they are damaged: see its log"
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator
 
 from actors.host.service_host import State
+from actors.raft.state import Role
 from cluster.control.plan import Running
-from cluster.views.replicas import RAFT_ROLES, RAFT_STATE, knows_its_group
+from cluster.views.replicas import group_role, knows_its_group
 
 
 def lost_majorities(
@@ -21,11 +22,11 @@ def lost_majorities(
     """
     groups: dict[str, list[Running]] = {}
     for actor in running:
-        if actor.spec is not None and actor.spec.is_raft:
-            groups.setdefault(str(actor.spec.settings.get("broker_name")), []).append(actor)
+        if actor.replica.votes:
+            groups.setdefault(actor.replica.broker, []).append(actor)
     for name, replicas in sorted(groups.items()):
         voters = _voters(replicas)
-        up = {each.name for each in replicas if _number(each) in voters and _takes_part(each)}
+        up = {each.name for each in replicas if each.replica.number in voters and _takes_part(each)}
         left, majority = len(up.difference(stopped)), len(voters) // 2 + 1
         if (kept is None or name in kept) and left < majority <= len(up):
             yield (
@@ -40,15 +41,12 @@ def lost_majorities(
 def _voters(replicas: Iterable[Running]) -> set[int]:
     """Return the numbers of the group's voters, as the replica with the greatest term knows them."""
     known = [each.details for each in replicas if each.details.get("raft_voter_numbers")]
-    newest = max(known, key=lambda each: (int(each["raft_term"]), each[RAFT_STATE] == "leader"), default={})
+    newest = max(
+        known, key=lambda each: (int(each["raft_term"]), group_role(each) == Role.LEADER), default={}
+    )
     return {int(each) for each in str(newest.get("raft_voter_numbers", "")).split(",") if each.strip()}
 
 
-def _number(replica: Running) -> int:
-    return 0 if replica.spec is None else int(replica.spec.settings.get("replica", 0))
-
-
 def _takes_part(replica: Running) -> bool:
-    details = replica.details
-    is_serving = replica.state == State.SERVING and details.get(RAFT_STATE) in RAFT_ROLES
-    return is_serving and knows_its_group(details)
+    is_serving = replica.state == State.SERVING and bool(group_role(replica.details))
+    return is_serving and knows_its_group(replica.details)

@@ -34,7 +34,7 @@ from cluster.control.new_stores import (
 from cluster.control.plan import PlannedAction, Running, Verb, only
 from cluster.control.specs import ActorSpec
 from cluster.control.topology.topology import SingleBroker, Topology
-from cluster.views.replicas import RAFT_STATE
+from cluster.views.replicas import group_role
 from store.ownership.identity import StoreIdentity
 
 LEAD_TIMEOUT_S = 30.0
@@ -71,7 +71,7 @@ def migrate_broker(
     """
     entry = _entry(driver.topology, name)
     with driver.connected():
-        migration = ToGroup(driver, entry) if entry.is_raft else ToSingle(driver, entry)
+        migration = ToGroup(driver, entry) if entry.elects_master else ToSingle(driver, entry)
         for line in migration.preview():
             driver.report.line(line)
         if not driver.dry_run:
@@ -86,7 +86,7 @@ def _entry(topology: Topology, name: str) -> SingleBroker:
         shown = ", ".join(sorted(entries)) or "none"
         text = f"no broker {name!r} in the topology (names are without a replica's number); brokers: {shown}"
         raise refusal([text])
-    if entry.is_replicated and not entry.is_raft:
+    if entry.is_replicated and not entry.elects_master:
         text = (
             f"{name} has replication: {entry.replication} in the topology: a pair and a single broker are "
             "exchanged by `raymq up`. From a Raft group, migrate to a single broker first: remove replicas, "
@@ -280,7 +280,7 @@ class ToSingle(_Migration):
     def __init__(self, driver: Driver, entry: SingleBroker) -> None:
         """Read the state of the group. Raises LaunchRefused if it cannot become a single broker."""
         super().__init__(driver, entry)
-        replicas = [each for each in self._running.values() if each.spec is not None and each.spec.is_raft]
+        replicas = [each for each in self._running.values() if each.replica.votes]
         # An interrupted migration has stopped replicas, but not removed them from Ray.
         self._runs = any(each.state != State.STOPPED for each in replicas)
         # A store that an interrupted migration has converted keeps the former broker from serving.
@@ -288,7 +288,7 @@ class ToSingle(_Migration):
         if driver.raft.record_of(self._name) is None and not replicas and serves:
             raise refusal([f"{self._name} is a single broker already; `raymq up` applies other changes"])
         first = self._running.get(self._first.name)
-        if self._runs and (first is None or first.details.get(RAFT_STATE) != Role.LEADER.value):
+        if self._runs and (first is None or group_role(first.details) != Role.LEADER):
             text = (
                 f"{self._first.name} does not lead, but its log becomes that of the single broker: `raymq "
                 f"transfer {self._name} --to 0` first (if it does not run, start it by `raymq up` with the "

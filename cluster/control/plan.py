@@ -17,7 +17,7 @@ from typing import Any
 
 from actors.raft.state import Role
 from cluster.control.specs import ActorSpec, ProcessKind, creation_order
-from cluster.views.replicas import RAFT_STATE
+from cluster.views.replicas import Replica, group_role, replica_of
 
 
 class Verb(StrEnum):
@@ -62,6 +62,12 @@ class Running:
     serving_ms: int = 0
     details: Mapping[str, Any] = field(default_factory=dict)
     is_ours: bool = True
+
+    @property
+    def replica(self) -> Replica:
+        """Return what is known of a broker as a replica; one of unknown settings follows no other."""
+        settings = {} if self.spec is None else self.spec.settings
+        return replica_of(str(settings.get("broker_name")), settings, self.details)
 
 
 @dataclass(frozen=True)
@@ -129,7 +135,7 @@ def make_plan(
     wanted_names = {spec.name for spec in wanted}
     removals = [_leftover(actor, prune) for name, actor in sorted(here.items()) if name not in wanted_names]
     ends = {action.name for action in removals if action.verb is Verb.REMOVE}
-    leaders = {name for name, actor in here.items() if actor.details.get(RAFT_STATE) == Role.LEADER.value}
+    leaders = {name for name, actor in here.items() if group_role(actor.details) == Role.LEADER}
     actions = [
         replace(_action(spec, here.get(spec.name), code_version, is_live), is_leader=spec.name in leaders)
         for spec in wanted

@@ -87,7 +87,7 @@ class Promotion:
             shown = ", ".join(actor for actor, each in replicas.items() if each.replicas > 1) or "none"
             text = f"{name!r} is not a replica of a group in the topology; replicas: {shown}"
             raise refusal([text])
-        if entry.is_raft:
+        if entry.elects_master:
             text = (
                 f"the replicas of {entry.name} elect their master (replication: raft); `raymq transfer "
                 f"{entry.name} --to {entry.replica}` makes this one the leader"

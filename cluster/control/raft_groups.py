@@ -253,7 +253,7 @@ class RaftGroups:
 
 def _differences(topology: Topology, recorded: Mapping[str, SavedGroup]) -> Iterator[str]:
     for entry in topology.brokers:
-        if isinstance(entry, SingleBroker) and entry.name in recorded and not entry.is_raft:
+        if isinstance(entry, SingleBroker) and entry.name in recorded and not entry.elects_master:
             yield (
                 f"{entry.name} is a Raft group of {len(recorded[entry.name].members)} replicas, and each of "
                 "them may lack what the others have acknowledged: keep replication: raft, or leave the group "

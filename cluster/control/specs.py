@@ -11,14 +11,13 @@ from typing import Any, Final, NamedTuple
 
 from pydantic import BaseModel, ValidationError
 
-from actors.broker.broker_settings import SLAVE, VIP_PORT_DISTANCE, BrokerSettings
+from actors.broker.broker_settings import RAFT, SLAVE, VIP_PORT_DISTANCE, BrokerSettings
 from actors.broker.broker_settings_text import STORE_KEY, split_settings
 from actors.broker.core.identity import ha_port_of, is_ha_closed
 from actors.host.cluster_tls import check_peer_ca
 from actors.transport.tls.contexts import ClientTls
 from cluster.control.metrics_ports import moved_metrics_ports
 from cluster.control.topology.topology import (
-    RAFT,
     BrokerReplica,
     ElasticBroker,
     KeyPath,
@@ -28,6 +27,7 @@ from cluster.control.topology.topology import (
     show,
 )
 from cluster.control.topology.topology_file import Source, explain_invalid
+from cluster.views.replicas import Replica, kind_of
 from store.message.hosts import join_address
 from store.store_errors import StoreError
 from store.store_settings import StoreSettings
@@ -130,9 +130,9 @@ class ActorSpec:
         return self.settings.get("role") == SLAVE
 
     @property
-    def is_raft(self) -> bool:
-        """Return True for a replica of a Raft group."""
-        return self.settings.get("replication") == RAFT
+    def replica_kind(self) -> type[Replica]:
+        """Return what kind of replica a broker is."""
+        return kind_of(self.settings)
 
     def to_json(self) -> dict[str, Any]:
         """Return the spec as JSON values, as passed to the actor and contained in its status."""
@@ -275,7 +275,7 @@ def broker_settings(
         plain, of_store = split_settings(settings)
         given |= checked(BrokerSettings, plain, at, source)
         stored |= checked(StoreSettings, of_store, at, source)
-    if isinstance(broker, BrokerReplica) and broker.is_raft:
+    if isinstance(broker, BrokerReplica) and broker.elects_master:
         given |= {"replica": broker.replica} if broker.replica else {}
         given |= {"replication": RAFT, "raft_members": list(broker.raft_members)}
         given.setdefault("route_refresh_ms", topology.route_refresh_ms)

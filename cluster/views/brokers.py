@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from cluster.views.replicas import RAFT_STATE, Replica, roles_of
+from cluster.views.replicas import Replica, replica_of, roles_of
 
 if TYPE_CHECKING:
     from cluster.client import Admin
@@ -98,8 +98,8 @@ def list_brokers(admin: Admin, clock: Clock) -> list[BrokerView]:
             _view(admin, clock, data.cluster, name, replica, address)
             for replica, address in sorted(data.broker_addrs.items())
         ]
-        is_raft = any(each.load is not None and each.load.raft_term is not None for each in views)
-        found += _with_states(admin, views) if is_raft or len(views) > 1 else views
+        has_term = any(each.load is not None and each.load.raft_term is not None for each in views)
+        found += _with_states(admin, views) if has_term or len(views) > 1 else views
     return found
 
 
@@ -121,9 +121,7 @@ def _with_states(admin: Admin, views: Sequence[BrokerView]) -> Sequence[BrokerVi
         except ClientError as error:
             found.append(replace(each, problem=each.problem or str(error)))
             continue
-        is_slave, is_raft = details.get("role") == "slave", RAFT_STATE in details
-        number, epoch = int(details.get("replica", 0)), int(details.get("group_epoch", 0))
-        replicas[len(found)] = Replica(each.broker, number, details, is_slave, is_raft, epoch)
+        replicas[len(found)] = replica_of(each.broker, details, details)
         found.append(each)
     for at, role in zip(replicas, roles_of(replicas.values()), strict=True):
         number = replicas[at].number

@@ -9,7 +9,6 @@ from actors.broker.broker_settings import BrokerSettings
 from cluster.control.topology.topology import (
     MAX_PORT,
     PORT_STEP,
-    RAFT,
     BrokerEntry,
     ElasticBrokers,
     KeyPath,
@@ -17,6 +16,7 @@ from cluster.control.topology.topology import (
     SingleBroker,
     Topology,
 )
+from cluster.views.replicas import kind_of
 
 IN_SYNC_REPLICAS = int(BrokerSettings.model_fields["in_sync_replicas"].default)
 KEYS_OF_SETTINGS = {
@@ -70,7 +70,7 @@ def _replication(path: KeyPath, entry: SingleBroker) -> Iterator[Problem]:
                 "slaves), sync (it waits for in_sync_replicas) or raft (it waits for a majority)"
             ),
         )
-    if entry.is_raft and entry.replicas < RAFT_REPLICAS_MIN:
+    if entry.elects_master and entry.replicas < RAFT_REPLICAS_MIN:
         yield (
             (*path, "replication"),
             (
@@ -157,7 +157,7 @@ def _raft_in_settings(path: KeyPath, topology: Topology, entry: BrokerEntry) -> 
     if isinstance(entry, SingleBroker) and entry.is_replicated:
         return
     for place, settings in _places(path, topology, entry):
-        if settings.get("replication") == RAFT:
+        if kind_of(settings).votes:
             yield (
                 (*place, "replication"),
                 (

@@ -22,6 +22,7 @@ from pydantic import (
 )
 
 from actors.wire.settings_text import HostName
+from cluster.views.replicas import kind_of
 
 DEFAULT_CLUSTER = "DefaultCluster"
 DEFAULT_NAMESPACE = "raymq"
@@ -33,7 +34,6 @@ and the HA port 1 above.
 
 MAX_PORT = 65_535
 REPLICAS_MAX = 16
-RAFT = "raft"
 REPLICA_KEYS = ("replicas", "replication", "in_sync_replicas", "resources", "replicas_on_one_node")
 """Keys of an entry of `brokers` that has replicas."""
 BROKER_TAG, ELASTIC_TAG = "<broker>", "<elastic>"
@@ -149,9 +149,9 @@ class SingleBroker(Listener):
         return self.replicas > 1 or self.replication is not None
 
     @property
-    def is_raft(self) -> bool:
+    def elects_master(self) -> bool:
         """Return True if the replicas elect their master."""
-        return self.replication == RAFT
+        return kind_of({"replication": self.replication}).votes
 
     def actor_name(self, index: int) -> str:
         """Return the name of the broker with its replica number."""
@@ -406,7 +406,7 @@ class Topology(_Model):
 
     def raft_groups(self) -> list[SingleBroker]:
         """Return the groups whose replicas elect their master."""
-        return [entry for entry in self.brokers if isinstance(entry, SingleBroker) and entry.is_raft]
+        return [entry for entry in self.brokers if isinstance(entry, SingleBroker) and entry.elects_master]
 
     def with_raft_members(self, members: Mapping[str, Sequence[str]]) -> Topology:
         """Return a copy in which the replicas of Raft groups have these members, by actor name."""

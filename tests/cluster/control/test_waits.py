@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
@@ -16,6 +17,8 @@ from cluster.waiting import Waiting
 from tests.conftest import ClockAtRest
 
 SPEC = ActorSpec(BROKER, "a-1", "C", {"broker_name": "a"}, ("h", 1), ("h", 1), "r", "/s")
+SLAVE = replace(SPEC, settings=SPEC.settings | {"role": "slave"})
+MEMBER = replace(SPEC, settings=SPEC.settings | {"replication": "raft"})
 TIMEOUT_S = 120.0
 
 
@@ -40,15 +43,21 @@ def respond(monkeypatch: pytest.MonkeyPatch, call: Callable[[], object]) -> None
 
 
 @pytest.mark.parametrize(
-    ("wait", "details", "reason"),
+    ("wait", "spec", "details", "reason"),
     [
         (
             fleet.wait_in_sync,
+            SLAVE,
             {"replication_state": "connecting", "written": 9},
             "connecting, its log ends at 9",
         ),
-        (fleet.wait_caught_up, {"raft_state": "candidate", "confirmed": 9}, "it has confirmed 9 of 0 bytes"),
-        (fleet.wait_leading, {"raft_state": "follower"}, "follower, it may lack records"),
+        (
+            fleet.wait_in_sync,
+            MEMBER,
+            {"raft_state": "candidate", "confirmed": 9},
+            "candidate, it has confirmed 9 of 0 bytes",
+        ),
+        (fleet.wait_leading, MEMBER, {"raft_state": "follower"}, "follower, it may lack records"),
     ],
     ids=["in sync", "caught up", "leading"],
 )
@@ -57,11 +66,12 @@ def test_wait_for_a_replica_ends_with_its_state(
     waiting: Waiting,
     slept: list[float],
     wait: Callable[..., str],
+    spec: ActorSpec,
     details: dict[str, object],
     reason: str,
 ) -> None:
-    respond(monkeypatch, lambda: {"spec": SPEC.to_json(), "state": "serving", "details": details})
-    assert reason in wait("raymq", SPEC, TIMEOUT_S, waiting)
+    respond(monkeypatch, lambda: {"spec": spec.to_json(), "state": "serving", "details": details})
+    assert reason in wait("raymq", spec, TIMEOUT_S, waiting)
     assert sum(slept) >= TIMEOUT_S
 
 

@@ -14,7 +14,6 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final
 
-from actors.broker.broker_settings import STOPPED
 from actors.broker.core.loop.reads import Reads
 from actors.broker.replication.group_epochs import GroupEpochs, StaleMaster
 from actors.broker.replication.ha.ha_frames import HaFrameReader, encode_report
@@ -26,7 +25,7 @@ from actors.wire.bodies.routes import decode_kv_table
 from actors.wire.codes import RequestCode
 from actors.wire.command import RemotingCommand
 from actors.wire.headers import RegisterBrokerResponse
-from actors.wire.raymq_requests import FOLLOWING
+from actors.wire.raymq_requests import FOLLOWING, STOPPED
 from actors.wire.remoting_errors import ProtocolError, Refused, RemotingError
 from store.common.clock import NS_PER_MS, Clock
 from store.common.logs import get_logger
