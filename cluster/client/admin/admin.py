@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from types import TracebackType
-from typing import Self
-
 from cluster.client.admin import aio_admin as aio
 from cluster.client.config import ClientConfig, Nameservers
 from cluster.client.transport.faces import BlockingFace, blocking
@@ -27,19 +24,6 @@ class Admin(BlockingFace[aio.Admin]):
         clock: Clock | None = None,
     ) -> None:
         super().__init__(aio.Admin(nameservers, config=config, clock=clock))
-
-    def start(self) -> Self:
-        """Start the client and return it. A `with` block and the first call start it too."""
-        self._thread.run(self._face.start())
-        return self
-
-    def __enter__(self) -> Self:
-        return self.start()
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     close = blocking(aio.Admin.close)
 

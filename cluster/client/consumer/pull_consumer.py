@@ -51,18 +51,10 @@ class PullConsumer(BlockingFace[aio.PullConsumer]):
         super().__init__(aio.PullConsumer(nameservers, group, config=config, clock=clock))
         self._is_closed = False
 
-    def start(self) -> Self:
-        """Start the consumer and return it. A `with` block and the first call start it too."""
-        self._thread.run(self._face.start())
-        return self
-
     def close(self, *, commit: bool | None = None) -> None:
         self._is_closed = True
         if not self._thread.is_forked:
             self._thread.run(self._face.close(commit=commit))
-
-    def __enter__(self) -> Self:
-        return self.start()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from types import TracebackType
-from typing import Self
-
 from cluster.client.config import Nameservers, PushConfig
 from cluster.client.consumer import aio_push_consumer as aio
 from cluster.client.consumer.listener import Listener
@@ -55,22 +52,9 @@ class PushConsumer(BlockingFace[aio.PushConsumer]):
             aio.PushConsumer(nameservers, group, listener, config=config, ordered=ordered, clock=clock)
         )
 
-    def start(self) -> Self:
-        """Start the consumer and return it. A `with` block and `subscribe` start it too."""
-        self._thread.run(self._face.start())
-        return self
-
     def close(self) -> None:
         if not self._thread.is_forked:
             self._thread.run(self._face.close())
-
-    def __enter__(self) -> Self:
-        return self.start()
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     subscribe = blocking(aio.PushConsumer.subscribe)
     pause = blocking(aio.PushConsumer.pause)

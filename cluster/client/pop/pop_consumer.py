@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from types import TracebackType
-from typing import Self
-
 from cluster.client.config import Nameservers
 from cluster.client.pop import aio_pop_consumer as aio
 from cluster.client.pop.pop_config import PopConfig
@@ -37,22 +34,9 @@ class PopConsumer(BlockingFace[aio.PopConsumer]):
     ) -> None:
         super().__init__(aio.PopConsumer(nameservers, group, config=config, clock=clock))
 
-    def start(self) -> Self:
-        """Open the consumer and return it. A `with` block and the first call open it too."""
-        self._thread.run(self._face.start())
-        return self
-
     def close(self) -> None:
         if not self._thread.is_forked:
             self._thread.run(self._face.close())
-
-    def __enter__(self) -> Self:
-        return self.start()
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     receive = blocking(aio.PopConsumer.receive)
     ack = blocking(aio.PopConsumer.ack)

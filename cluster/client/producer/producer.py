@@ -8,7 +8,6 @@ import weakref
 from collections.abc import Sequence
 from concurrent.futures import Future
 from datetime import datetime, timedelta
-from types import TracebackType
 from typing import TYPE_CHECKING, NamedTuple, Self
 
 from cluster.client.config import Nameservers, ProducerConfig
@@ -107,14 +106,6 @@ class Producer(BlockingFace[aio.Producer]):
         if opened is not None:
             self._thread.run(self._face.close())
             opened.connections.close()
-
-    def __enter__(self) -> Self:
-        return self.start()
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def send(
         self,

@@ -34,7 +34,7 @@ _log = get_logger(__name__)
 
 P = ParamSpec("P")
 T = TypeVar("T")
-Face_co = TypeVar("Face_co", covariant=True)
+Face_co = TypeVar("Face_co", bound="Startable", covariant=True)
 Class = TypeVar("Class", bound=type)
 
 
@@ -125,12 +125,36 @@ def do_nothing() -> None:
     """Do nothing: the client is not open."""
 
 
-class BlockingFace(Generic[Face_co]):
+class Startable(Protocol):
+    """An asyncio client."""
+
+    async def start(self) -> Self:
+        """Open the client and return it."""
+
+
+class BlockingFace(ABC, Generic[Face_co]):
     """Base class of the blocking clients: runs the methods of an asyncio client on LoopThread.shared()."""
 
     def __init__(self, face: Face_co) -> None:
         self._face = face
         self._thread = LoopThread.shared()
+
+    def start(self) -> Self:
+        """Open the client and return it, as a `with` block and the first call do too."""
+        self._thread.run(self._face.start())
+        return self
+
+    @abstractmethod
+    def close(self) -> None:
+        """Close the client; later calls raise ClientClosed."""
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
 
     def _ensure_open(self) -> None:
         """Open the client if a call must do that; called before each call of the asyncio client."""
