@@ -10,13 +10,12 @@ writable directories are used. If the file cannot be allocated in one directory,
 """
 
 import errno
-import fcntl
 import os
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from store.commitlog.mapped_file import MappedFile, allocate_file, file_name
+from store.common.file_lock import try_lock
 from store.common.logs import get_logger
 from store.disk.disk_use import disk_use
 from store.store_errors import StoreError
@@ -26,7 +25,6 @@ _log = get_logger(__name__)
 COMMIT_LOG = "commitlog"
 _SCRATCH = ".raymq"
 _LOCK_WAIT_S = 1.0
-_LOCK_RETRY_S = 0.02
 
 
 def _is_locked(descriptor: int) -> bool:
@@ -35,20 +33,12 @@ def _is_locked(descriptor: int) -> bool:
     Returns False if another process still holds the lock after 1 s. The directory itself is locked, because a
     lock file among the log files would confuse RocketMQ.
     """
-    # This process already holds the store's lock. A process that has just died may release the lock of this
-    # directory slightly later, so retry for a second.
-    deadline_s = time.monotonic() + _LOCK_WAIT_S
-    while True:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            if time.monotonic() >= deadline_s:
-                return False
-            time.sleep(_LOCK_RETRY_S)
-        except OSError:  # the file system does not support flock
-            return True
-        else:
-            return True
+    try:
+        # This process already holds the store's lock. A process that has just died may release the lock of
+        # this directory slightly later, so retry for a second.
+        return try_lock(descriptor, _LOCK_WAIT_S)
+    except OSError:  # the file system does not support flock
+        return True
 
 
 class LogPaths:

@@ -9,7 +9,6 @@
 import fcntl
 import os
 import struct
-import time
 import uuid
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
@@ -19,6 +18,7 @@ from typing import Any, NamedTuple
 import orjson
 
 from store.commitlog.log_paths import COMMIT_LOG, LogPaths
+from store.common.file_lock import EXCLUSIVE, try_lock
 from store.disk.files import replace_file, sync_directory
 from store.store_errors import StoreError, StoreFormatUnsupported, StoreLocked
 from store.store_settings import StoreSettings
@@ -28,7 +28,6 @@ _IDENTITY_FILE = "raymq.json"
 EPOCH_FILE = "raymq.epoch"
 LOCK_FILE = "lock"
 _ABORT_FILE = "abort"
-_LOCK_RETRY_S = 0.05
 _NAME_REMEDY = (
     "(restore the file from a copy; without one, move it away and set adopt_store: true on the broker)"
 )
@@ -223,21 +222,15 @@ class StoreLock:
         if self._key in _locked_here:
             raise StoreError("the store is already open in this process: close it first", self._path.parent)
         descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o644)
-        deadline = time.monotonic() + wait_ms / 1000
-        while True:
-            try:
-                fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0)
-                break
-            except OSError:
-                if time.monotonic() >= deadline:
-                    holder = self._holder(descriptor)
-                    os.close(descriptor)
-                    raise StoreLocked(
-                        f"the store is locked by another process{holder}: stop that process first "
-                        f"(tried for {wait_ms:,} ms)",
-                        self._path.parent,
-                    ) from None
-            time.sleep(_LOCK_RETRY_S)
+        # RocketMQ locks the first byte.
+        if not try_lock(descriptor, wait_ms / 1000, lambda file: fcntl.lockf(file, EXCLUSIVE, 1, 0)):
+            holder = self._holder(descriptor)
+            os.close(descriptor)
+            raise StoreLocked(
+                f"the store is locked by another process{holder}: stop that process first "
+                f"(tried for {wait_ms:,} ms)",
+                self._path.parent,
+            )
         os.pwrite(descriptor, b"lock", 0)
         self._descriptor = descriptor
         _locked_here.add(self._key)

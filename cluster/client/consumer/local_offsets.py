@@ -18,7 +18,6 @@ prevents two running consumers from using the same offsets.
 from __future__ import annotations
 
 import asyncio
-import fcntl
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -32,6 +31,7 @@ from cluster.client.group.broadcasting import ADDED
 from cluster.client.group.offset_client import Commit, Committed, OffsetClient
 from cluster.client.transport.backoff import Backoff
 from cluster.client.transport.instance import ClientInstance, local_address
+from store.common.file_lock import try_lock
 from store.common.json_file import JsonConfigFile
 from store.common.logs import get_logger
 from store.message.message_queue import MessageQueue
@@ -219,12 +219,10 @@ def _lock_folder(folder: Path) -> int:
         raise ConfigInvalid(
             f"{folder} cannot be written: {error.strerror}; set local_offset_dir to a writable directory"
         ) from error
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
+    if not try_lock(descriptor):
         os.close(descriptor)
         raise ConfigInvalid(
             f"another broadcasting consumer uses the offsets in {folder}: set a different instance_name for "
             "each consumer of a group on one machine"
-        ) from error
+        )
     return descriptor

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -12,6 +11,7 @@ from pathlib import Path
 from store.commitlog.commit_log import CommitLog
 from store.commitlog.log_paths import LogPaths
 from store.commitlog.positions import Positions
+from store.common.file_lock import try_lock
 from store.consumequeue.table import ConsumeQueueTable
 from store.disk.files import Descriptors
 from store.ownership.identity import StoreLock, StoreName, read_name, refuse_foreign_kinds, writer_of
@@ -170,12 +170,8 @@ def locked(files: StoreFiles) -> Iterator[None]:
     """
     root = os.open(files.root, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        try:
-            fcntl.flock(root, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise StoreError(
-                "another re-index of this store is running: wait for its end", files.root
-            ) from error
+        if not try_lock(root):
+            raise StoreError("another re-index of this store is running: wait for its end", files.root)
         if files.writer_pid is not None:
             yield
             return
