@@ -11,12 +11,13 @@ TESTS = {"held_orders": (FILE, "test_…")}       `tests/actors/test_bound_walk.
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import chain
 from typing import Protocol, TypeVar, runtime_checkable
+
+from store.common.bounded_dict import BoundedDict
 
 KeyT = TypeVar("KeyT", bound=Hashable)
 ValueT = TypeVar("ValueT")
@@ -79,18 +80,16 @@ def uses_of(parts: Iterable[object]) -> Sequence[Use]:
     return tuple({each.bound: each for each in uses}.values())
 
 
-class Newest(OrderedDict[KeyT, ValueT]):
+class Newest(BoundedDict[KeyT, ValueT]):
     """A dict of what was set last; over the limit of its bound, what was set first is dropped."""
 
     def __init__(self, bound: Bound) -> None:
-        super().__init__()
+        super().__init__(bound.limit)
         self._bound = bound
 
     def __setitem__(self, key: KeyT, value: ValueT) -> None:
         super().__setitem__(key, value)
         self.move_to_end(key)
-        while len(self) > self._bound.limit:
-            self.popitem(last=False)
 
     def use(self) -> Use:
         """Return the use of the bound."""

@@ -5,10 +5,10 @@ import ctypes
 import errno
 import os
 import time
-from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from store.common.bounded_dict import BoundedDict
 from store.store_errors import StoreError
 
 __all__ = [
@@ -227,7 +227,7 @@ class Descriptors:
     def __init__(self, limit: int, *, read_only: bool = False) -> None:
         self._limit = limit
         self.is_read_only = read_only
-        self._open: OrderedDict[str, int] = OrderedDict()
+        self._open = BoundedDict[str, int](limit, lambda _, oldest: os.close(oldest))
 
     @property
     def is_full(self) -> bool:
@@ -251,9 +251,6 @@ class Descriptors:
         # Without this, readahead would fill the page cache with the unwritten ends of consume-queue files.
         os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_RANDOM)
         self._open[path] = descriptor
-        while len(self._open) > self._limit:
-            _, oldest = self._open.popitem(last=False)
-            os.close(oldest)
         return descriptor
 
     def drop(self, path: str) -> None:

@@ -20,6 +20,8 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import NamedTuple, Protocol
 
+from store.common.bounded_dict import BoundedDict
+
 PAGE_BYTES = mmap.PAGESIZE
 # This many bytes at the end of the log are assumed to be resident, because they were written recently.
 RECENT_BYTES = 4 * 1024 * 1024
@@ -101,7 +103,8 @@ class Residency:
         self._written_from = written_from
         self._pages = bytearray(_CHECKED_PAGES_MAX)
         self._pages_address = ctypes.addressof(ctypes.c_char.from_buffer(self._pages))
-        self._seen: dict[str, bytearray] = {}  # by file: for each chunk, 1 if this process has read it
+        # by file: for each chunk, 1 if this process has read it
+        self._seen = BoundedDict[str, bytearray](_SEEN_FILES_MAX)
 
     def __enter__(self) -> Residency:
         self.is_required = True
@@ -134,8 +137,6 @@ class Residency:
     def _seen_of(self, file: Mapped) -> bytearray:
         seen = self._seen.get(file.name)
         if seen is None:
-            if len(self._seen) >= _SEEN_FILES_MAX:
-                del self._seen[next(iter(self._seen))]
             seen = self._seen[file.name] = bytearray(-(-file.size_bytes // _SEEN_CHUNK_BYTES))
         return seen
 

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from store.commitlog.commit_log import CommitLog
 from store.commitlog.mapped_file import MappedFile
+from store.common.bounded_dict import BoundedDict
 from store.common.clock import NS_PER_MS, Clock
 from store.common.logs import get_logger
 from store.consumequeue.readable_queue import ReadableQueue
@@ -110,7 +111,7 @@ class MessageReader:
         self.bad_units = 0  # skipped units that do not lead to their records
         self.gap_units = 0  # skipped fillers, whose records no longer exist
         self._mean_bytes = MIN_RECORD_BYTES  # mean size of the records of the last read
-        self._reported: set[tuple[str, int, int]] = set()
+        self._reported = BoundedDict[tuple[str, int, int], None](_REPORTED_MAX)
 
     def read(
         self,
@@ -348,7 +349,5 @@ class MessageReader:
         place = (queue.topic, queue.queue_id, offset)
         if place in self._reported:
             return False
-        if len(self._reported) >= _REPORTED_MAX:
-            self._reported.clear()
-        self._reported.add(place)
+        self._reported[place] = None
         return True

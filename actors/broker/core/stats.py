@@ -16,13 +16,14 @@ from __future__ import annotations
 
 import time
 from bisect import bisect_left
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Any, Final, NamedTuple
 
 from actors.bounds import AtLimit, Bound, Use
 from actors.broker.core.put_times import PutTimes
+from store.common.bounded_dict import BoundedDict
 from store.common.clock import NS_PER_MS, Clock
 
 COUNTERS: Final = Bound(
@@ -173,10 +174,12 @@ class BrokerStats:
         self.gets_missed = 0
         self.put_times = PutTimes(clock)
         self.puts: dict[str, PutTally] = {}
-        self.gets: dict[tuple[str, str], Tally] = {}
+        self.gets = BoundedDict[tuple[str, str], Tally](
+            COUNTERS.limit, lambda _, dropped: self._got.removed.add(dropped.count)
+        )
         """By topic and group; the group is empty for reads without a group."""
-        self.send_backs: dict[tuple[str, str], Tally] = {}
-        self.dead_letters: Counter[tuple[str, str]] = Counter()
+        self.send_backs = BoundedDict[tuple[str, str], Tally](COUNTERS.limit)
+        self.dead_letters = BoundedDict[tuple[str, str], int](COUNTERS.limit)
         """Number of messages moved to the dead-letter topic, by their own topic and group."""
         self._sampled_ms = tuple(deque[int](maxlen=kept) for _, kept in _WINDOWS)
         self._next_sample_ns = [clock.monotonic_ns()] * len(_WINDOWS)
@@ -249,27 +252,17 @@ class BrokerStats:
     def dead_letter(self, group: str, topic: str) -> None:
         """Count a message that is moved to the dead-letter topic."""
         key = (topic, group)
-        if key not in self.dead_letters:
-            self._make_room(self.dead_letters)
-        self.dead_letters[key] += 1
+        self.dead_letters[key] = self.dead_letters.get(key, 0) + 1
 
     def _add(
         self, table: dict[tuple[str, str], Tally], key: tuple[str, str], messages: int, size_bytes: int
     ) -> None:
         tally = table.get(key)
         if tally is None:
-            self._make_room(table)
             tally = table[key] = Tally(self._clock.wall_ms())
         tally.messages += messages
         tally.size_bytes += size_bytes
         tally.calls += 1
-
-    def _make_room(self, table: dict[tuple[str, str], Any]) -> None:
-        """Drop the oldest counter of a full table; the totals keep its messages."""
-        if len(table) >= COUNTERS.limit:
-            dropped = table.pop(next(iter(table)))
-            if table is self.gets:
-                self._got.removed.add(dropped.count)
 
     def forget_topic(self, topic: str) -> None:
         """Remove the counters of a deleted topic; the totals keep its messages."""

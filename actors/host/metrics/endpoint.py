@@ -25,6 +25,7 @@ from actors.host.figures import Figure, bound_figures
 from actors.host.metrics.page import CONTENT_TYPE, DROPPED, page
 from actors.ports import NEVER_ASKED_NS, RESERVED, Port, Ports
 from actors.wire.settings_text import HostName
+from store.common.bounded_dict import BoundedDict
 from store.common.clock import SystemClock
 from store.common.logs import get_logger
 from store.common.settings_model import SettingsModel
@@ -152,7 +153,8 @@ class MetricsEndpoint:
         self._ports = ports or Ports(SystemClock())
         self._port: Port | None = None
         self._visits: set[_Visit] = set()
-        self._pages: dict[_Visit, None] = {}
+        # A page may have megabytes, and its client may not read it.
+        self._pages = BoundedDict[_Visit, None](PAGES.limit, lambda oldest, _: oldest.give_way())
         self._series: int | None = None
         """Number of series of the last page."""
         self.figures = (*bound_figures(uses_of((*keepers, self._ports, self))), *figures)
@@ -275,10 +277,6 @@ class MetricsEndpoint:
             return 200, PLAIN, "serving\n"
         if path != b"/metrics":
             return 404, PLAIN, "the paths are /metrics and /healthz\n"
-        while len(self._pages) >= PAGES.limit:  # a page may have megabytes, and its client may not read it
-            oldest = next(iter(self._pages))
-            del self._pages[oldest]
-            oldest.give_way()
         self._pages[visit] = None
         try:
             return 200, CONTENT_TYPE, await self._page()

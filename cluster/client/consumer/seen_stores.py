@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import sqlite3
 import threading
-from collections import OrderedDict
 from collections.abc import Collection, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Protocol
 
 from cluster.client.errors import ConfigInvalid
+from store.common.bounded_dict import BoundedDict
 
 DEFAULT_MAX_KEYS = 1_000_000
 BUSY_TIMEOUT_S = 30.0
@@ -48,8 +48,7 @@ class MemorySeen:
     """Keeps the newest `max_keys` keys in memory, about 200 bytes each. The end of the process loses them."""
 
     def __init__(self, max_keys: int = DEFAULT_MAX_KEYS) -> None:
-        self._max_keys = checked_max_keys(max_keys)
-        self._keys: OrderedDict[str, None] = OrderedDict()
+        self._keys = BoundedDict[str, None](checked_max_keys(max_keys))
         self._lock = threading.Lock()
 
     def seen(self, keys: Collection[str]) -> set[str]:
@@ -61,9 +60,7 @@ class MemorySeen:
         """Mark `keys`, and drop the oldest keys beyond `max_keys`."""
         with self._lock:
             for key in keys:
-                self._keys.setdefault(key)
-            while len(self._keys) > self._max_keys:
-                self._keys.popitem(last=False)
+                self._keys[key] = None
 
     def close(self) -> None:
         """Do nothing."""

@@ -6,13 +6,13 @@ correct size. Each of these is reported as a finding.
 
 import mmap
 import os
-from collections import OrderedDict
 from pathlib import Path
 
 import numpy as np
 
 from store.commitlog.log_paths import LogPaths
 from store.commitlog.mapped_file import MappedFile, file_name
+from store.common.bounded_dict import BoundedDict
 from store.store_errors import StoreError
 from store.tools.verify.findings import Report
 
@@ -52,7 +52,7 @@ class LogView:
         self._paths: dict[int, Path] = {}
         self._odd: set[int] = set()
         self._directory = paths.all[0]
-        self._open: OrderedDict[int, MappedFile] = OrderedDict()
+        self._open = BoundedDict[int, MappedFile](_OPEN_MAX, lambda _, file: file.close())
         entries = sorted(
             (entry for directory in paths.all if directory.is_dir() for entry in os.scandir(directory)),
             key=lambda entry: entry.name,
@@ -113,8 +113,6 @@ class LogView:
             else:
                 file = MappedFile(path, base, self.file_bytes, copy_on_write=True)
             self._open[base] = file
-            if len(self._open) > _OPEN_MAX:
-                self._open.popitem(last=False)[1].close()
         return file
 
     def slice(self, offset: int, size_bytes: int) -> memoryview:
