@@ -89,6 +89,7 @@ class Access:
         signature, source = Signature.of(call.metadata), caller_source(call.peer)
         caller = Caller(client_id, signature.user, str(source))
         key, now_ns = (signature, caller.source), self._clock.monotonic_ns()
+        # Without an entry the check is due, also if the monotonic clock has just begun at 0.
         if now_ns - self._checked.get(key, -CHECKED_MS * NS_PER_MS) < CHECKED_MS * NS_PER_MS:
             return caller
         header = CheckUserHeader(signature.text, signature.digits)

@@ -304,6 +304,7 @@ class Consumers:
                 await _decompress(call, message)
                 await call.send(ReceiveMessageResponse(message=self._delivered(caller, request, message)))
             except asyncio.CancelledError:
+                # With the message that was being sent: the client may not have it.
                 self._client.hub.spawn(self._return(caller, request, messages[index:]))
                 raise
             call.keep(-len(message.body))

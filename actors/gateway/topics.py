@@ -123,7 +123,7 @@ class GatewayTopics:
             fetch = self._fetches[name] = asyncio.create_task(self._fetch(name))
             fetch.add_done_callback(lambda _: self._fetches.pop(name, None))
         try:
-            return await asyncio.shield(fetch)
+            return await asyncio.shield(fetch)  # the end of one call must not cancel the fetch of others
         except (Refused, RemotingError):
             if known is None:
                 raise

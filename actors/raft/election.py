@@ -130,7 +130,7 @@ class Election:
         is_granted = is_granted and state.is_electable and self.is_complete(request)
         if is_granted and not request.is_pre:
             state.vote_for(request.sender)
-            self.arm(now)
+            self.arm(now)  # the candidate gets the time to win before this replica stands itself
         response = VoteResponse(state.me, state.term, request.term, request.is_pre, is_granted)
         state.send(request.sender, response)
 

@@ -72,7 +72,7 @@ class Leading:
     def begin(self, now: int) -> None:
         """Lead this term: append its first record, and announce it."""
         state = self._state
-        state.save_if_changed()
+        state.save_if_changed()  # a lone voter has sent no request, before which its term would be saved
         state.role = Role.LEADER
         state.leader = state.me
         self._progress = {each: Progress(now) for each in state.members.everyone if each != state.me}

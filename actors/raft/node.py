@@ -268,7 +268,7 @@ class RaftNode:
         if not self._is_disturbance(message, now):
             self._handlers[type(message)](message, now)
         if was_leader and self._state.role is not Role.LEADER:
-            self._election.arm(now)
+            self._election.arm(now)  # its deadline is from before this replica led
         return self._take_effects()
 
     def change_members(self, members: Members, now: int) -> list[Effect]:

@@ -142,7 +142,7 @@ class CommitLog:
         surplus = len(self._open) - self._max_open_files
         if surplus <= 0:
             return
-        for base in list(self._open)[:-1]:
+        for base in list(self._open)[:-1]:  # not the last one, which the caller is about to use
             if surplus > 0 and base + self.file_bytes <= self.positions.flushed:
                 self._open.pop(base).close()
                 surplus -= 1
@@ -161,6 +161,7 @@ class CommitLog:
         """
         last = self._last
         written = self.positions.written
+        # RocketMQ's readers expect a blank record after the last one of a file.
         if last is not None and written + size_bytes + BLANK_BYTES <= last.base + last.size_bytes:
             return written
         return self._reserve_in_next(size_bytes)

@@ -42,7 +42,7 @@ def allocate_file(path: Path, size_bytes: int, scratch: Path) -> None:
     descriptor = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o644)
     try:
         reserve(descriptor, size_bytes, path)
-        os.fsync(descriptor)
+        os.fsync(descriptor)  # before the rename: a power loss must not leave a log file of another size
     except OSError:
         temporary.unlink()
         raise

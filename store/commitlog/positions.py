@@ -196,7 +196,7 @@ class Positions:
             count += 1
         if count == 0:
             return
-        self._waiters = waiters[count:]
+        self._waiters = waiters[count:]  # before the calls, which may register further callbacks
         for waiter in waiters[:count]:
             self.waiting -= waiter.messages
             waiter.callback(None)

@@ -22,7 +22,7 @@ from store.kernels import units as kernel
 from store.kernels.index import KEY_FIELDS, KEY_HASH, KEY_PHYSICAL_OFFSET
 from store.kernels.properties import FOUND_FIELDS
 
-_ROWS = 16_384
+_ROWS = 16_384  # a step ends before the record for which one of the three tables is full
 _GROUPS = 128  # queues per step: each costs 5 µs, or 10 µs if its file must be opened
 _KEYS = 65_536
 _INCOMPLETE = (walk.NO_ROOM, walk.BEYOND_END)
@@ -76,7 +76,7 @@ class Dispatcher:
         self._slice_bytes = slice_bytes
         self._rows = np.zeros((_ROWS, kernel.ROW_FIELDS), dtype=np.int64)
         self._groups = np.zeros((_GROUPS, kernel.GROUP_FIELDS), dtype=np.int64)
-        self._buckets = np.zeros(4 * _GROUPS, dtype=np.int32)
+        self._buckets = np.zeros(4 * _GROUPS, dtype=np.int32)  # a power of two: hashes are masked
         self._units = np.zeros(_ROWS * UNIT_BYTES, dtype=np.uint8)
         self._keys = np.zeros((_KEYS, KEY_FIELDS), dtype=np.int64)
         self._found = np.zeros(FOUND_FIELDS, dtype=np.int64)

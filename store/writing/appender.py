@@ -98,6 +98,7 @@ class Appender:
 
     def append(self, draft: RecordDraft) -> AppendResult:
         """Append one message. Raises StoreError, MessageInvalid."""
+        # The flags are read here: a call for each check would cost more than the checks.
         if not self._gate.is_open:
             self._gate.check()
         if not self.assigned_is_known:
@@ -120,6 +121,7 @@ class Appender:
                 draft, queue_offset, position, timestamp, self.store_host, append_crc=self._append_crc
             )
         self._write(position, record)
+        # After the write: a failed append must not leave a gap in the queue.
         if not draft.sys_flag & TRANSACTION_UNQUEUED:
             queue.assigned_offset = queue_offset + 1
         else:
@@ -199,7 +201,7 @@ class Appender:
         try:
             self._write(position, records)
         except StoreError:
-            self.assigned_is_known = False
+            self.assigned_is_known = False  # they count records that are not in the log
             raise
         if is_awaited:
             self._positions.awaited = self._positions.written

@@ -68,5 +68,5 @@ class FlushThread:
                 self.error = error
                 if not isinstance(error, OSError):
                     _log.exception("job_failed", job=getattr(job, "__qualname__", repr(job)))
-            self._ended.release()
+            self._ended.release()  # first: the owner, which `on_end` wakes, asks whether the job has ended
             self._on_end()

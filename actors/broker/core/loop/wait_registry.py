@@ -142,6 +142,7 @@ class WaitRegistry(Generic[ArrivalT]):
             heapq.heappush(self._heap, deadline_ns)
         same_deadline = self._by_deadline[deadline_ns]
         same_deadline[request] = None
+        # Further requests of the same deadline need no earlier timer than the first one.
         if len(same_deadline) == 1 and self.next_deadline_ns == deadline_ns:
             self._on_earlier()
         if connection not in self._watched:

@@ -50,8 +50,9 @@ TOPICS: Final = Bound(
 QUEUES: Final = Bound(
     "plain_send_queues", 65_536, AtLimit.EVICT, "Queues that the compiled path knows; all are forgotten."
 )
-_SLOTS: Final = 2 * TOPICS.limit
+_SLOTS: Final = 2 * TOPICS.limit  # a power of two, as hashes are masked, and at least half of them free
 _RESERVED_BYTES: Final = 4
+"""Compared of a reserved name: a message with another name that begins alike is left to `Sender`, too."""
 _QUEUES_OF_TOPIC: Final = 4096
 _ARGUMENTS: Final = Struct(f"={k.ARGUMENTS}q")
 
@@ -179,7 +180,7 @@ class PlainSends:
             return at
         if self._is_outdated:
             self._forget()
-            return at
+            return at  # `Sender` handles this send by the new definitions, and teaches its queue again
         room = self._blocks.begin()
         if room is None:
             return at
@@ -203,6 +204,7 @@ class PlainSends:
             return at
         found = state.tolist()
         after, records_bytes, pending = found[k.AT], found[k.RECORDS_BYTES], count - found[k.ONEWAY]
+        # A copy: further calls overwrite the array before these messages are confirmed.
         frames = responses.data[: found[k.RESPONSES_BYTES]].tobytes()
         block = _Block(self, connection, frames, found[k.CODE], count, pending, began_ns)
         self.taken += count
