@@ -17,7 +17,7 @@ import asyncio
 import logging
 import signal
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, cast
@@ -79,8 +79,14 @@ class ServiceFailed(Exception):
     """A service of the cluster has failed permanently; the message is the reason."""
 
 
-class _Stoppable(Protocol):
-    async def stop(self) -> None: ...
+class Service(Protocol):
+    """What is started and stopped as a whole."""
+
+    async def start(self) -> None:
+        """Start it."""
+
+    async def stop(self) -> None:
+        """Stop it."""
 
 
 class StandaloneCluster:
@@ -97,7 +103,7 @@ class StandaloneCluster:
         self.rebalancer_address = ""
         self.gateway_address = ""
         self._clock = clock
-        self._started: list[_Stoppable] = []
+        self._started: list[Service] = []
 
     async def start(self) -> None:
         """Start all services. If one cannot be started, stop the others and raise its exception."""
@@ -111,6 +117,11 @@ class StandaloneCluster:
         """Stop all services that were started."""
         while self._started:
             await self._started.pop().stop()
+
+    async def add(self, service: Service) -> None:
+        """Start a service; it is stopped before those that were started earlier."""
+        await service.start()
+        self._started.append(service)
 
     def describe(self) -> dict[str, object]:
         """Return the addresses of all services."""
@@ -128,8 +139,7 @@ class StandaloneCluster:
             await self._start_nameserver()
         for number in range(self.settings.brokers):
             broker = BrokerService(self._broker_settings(number), self._clock, self._give_up)
-            await broker.start()
-            self._started.append(broker)
+            await self.add(broker)
             self.brokers.append(broker)
         if self.settings.gateway_port is not None:
             await self._start_gateway(self.settings.gateway_port)
@@ -150,8 +160,7 @@ class StandaloneCluster:
             clock,
             self._give_up,
         )
-        await nameserver.start()
-        self._started.append(nameserver)
+        await self.add(nameserver)
         self.nameserver_address = nameserver.address
         if settings.with_rebalancer:
             rebalancer = build_rebalancer(
@@ -165,8 +174,7 @@ class StandaloneCluster:
                 clock,
                 self._give_up,
             )
-            await rebalancer.start()
-            self._started.append(rebalancer)
+            await self.add(rebalancer)
             self.rebalancer_address = rebalancer.address
 
     async def _start_gateway(self, port: int) -> None:
@@ -176,8 +184,7 @@ class StandaloneCluster:
 
         given = {"listen_port": port, "nameservers": [self.nameserver_address], **self.settings.access}
         gateway = GatewayService(GatewaySettings.model_validate(given), self._clock, self._give_up)
-        await gateway.start()
-        self._started.append(gateway)
+        await self.add(gateway)
         self.gateway_address = gateway.address
 
     @property
@@ -279,8 +286,11 @@ def parse_arguments(arguments: Sequence[str]) -> tuple[StandaloneSettings, bool]
     return StandaloneSettings(**given), as_json
 
 
-async def run(settings: StandaloneSettings, *, as_json: bool) -> None:
-    """Serve until SIGTERM or SIGINT. Raises ServiceFailed if a service fails permanently."""
+async def run(settings: StandaloneSettings, on_start: Callable[[StandaloneCluster], Awaitable[None]]) -> None:
+    """Start, call `on_start`, and serve until SIGTERM or SIGINT.
+
+    Raises ServiceFailed if a service fails permanently.
+    """
     stop = asyncio.Event()
     reasons: list[str] = []
 
@@ -293,12 +303,9 @@ async def run(settings: StandaloneSettings, *, as_json: bool) -> None:
         loop.add_signal_handler(number, stop.set)
     cluster = StandaloneCluster(settings, SystemClock(), give_up)
     await cluster.start()
-    garbage.freeze()
-    if as_json:
-        sys.stdout.write(orjson.dumps(cluster.describe()).decode() + "\n")
-    sys.stdout.write(f"READY {cluster.nameserver_address}\n")
-    sys.stdout.flush()
     try:
+        await on_start(cluster)
+        garbage.freeze()
         await stop.wait()
     finally:
         await cluster.stop()
@@ -310,8 +317,15 @@ def main() -> None:
     """Run the program. Addresses are printed to standard output, the log to standard error."""
     log_to_handler(logging.StreamHandler(sys.stderr))
     settings, as_json = parse_arguments(sys.argv[1:])
+
+    async def print_addresses(cluster: StandaloneCluster) -> None:
+        if as_json:
+            sys.stdout.write(orjson.dumps(cluster.describe()).decode() + "\n")
+        sys.stdout.write(f"READY {cluster.nameserver_address}\n")
+        sys.stdout.flush()
+
     try:
-        uvloop.run(run(settings, as_json=as_json))
+        uvloop.run(run(settings, print_addresses))
     except (StoreError, OSError, ServiceFailed) as error:
         sys.exit(getattr(error, "strerror", None) or str(error))
 

@@ -42,7 +42,7 @@ NOT_RUN = {
     "uv run python -m benchmarks.": "takes 20 to 40 minutes, and Maven",
     "raymq bench ": MINUTES,
     "uv run --with rocketmq-python-client": "downloads a package: tests/compat/sdk/test_client_page.py",
-    r"uv run python -m cluster.standalone": "a second cluster: tests/cluster/test_standalone.py",
+    "uv run raymq dev": "a second cluster: tests/cluster/cli/test_dev.py",
     "curl ": "needs the console of the first block: tests/cluster/console/test_api.py",
     "uv run raymq reindex store": "a stopped store: tests/jobs/reindex",
     "# producer.py": "downloads a package: tests/compat/sdk/test_client_page.py",

@@ -15,6 +15,7 @@ from cluster.cli.console import writing_output
 from cluster.cli.options import Command
 
 COMMANDS = {
+    "dev": ("cluster.cli.operations.dev", "Serve a small cluster with its console here, without Ray."),
     "up": ("cluster.cli.operations.up", "Start a cluster, or update the running one to match its topology."),
     "down": ("cluster.cli.operations.down", "Stop the cluster; stores are kept."),
     "restart": (

@@ -138,7 +138,7 @@ class ConsoleService:
             await self._runner.cleanup()
             raise ConsoleRefused(
                 f"cannot listen on {settings.listen_host}:{settings.listen_port}: {error.strerror or error}; "
-                "choose another port with --port"
+                "choose another port with --port (`raymq dev`: --console-port)"
             ) from error
         await self.metrics.start(settings.listen_port)
         await asyncio.to_thread(self._access.probe)

@@ -183,8 +183,12 @@ def test_program_exits_with_the_reason_if_a_service_gives_up(
     monkeypatch.setattr(GroupCoordinator, "expire", fail)
     monkeypatch.setattr(supervisor, "MAX_FAILURES_IN_A_ROW", 1)
     settings = StandaloneSettings(tmp_path, brokers=0)
+
+    async def do_nothing(_cluster: StandaloneCluster) -> None:
+        pass
+
     with pytest.raises(ServiceFailed, match="task lease-expiry failed 1 times in a row"):
-        uvloop.run(asyncio.wait_for(standalone.run(settings, as_json=False), LIMIT_S))
+        uvloop.run(asyncio.wait_for(standalone.run(settings, do_nothing), LIMIT_S))
 
 
 @pytest.mark.slow
