@@ -2,20 +2,14 @@
 
     bytes received
       │
-      ├─ only costly requests, by their header prefixes ──► set aside undecoded; decoded, a few at a time,
-      │                                                     when the connection's costly requests are served
-      ├─ the turn's time is used up ──► paused as `new`: served in the next turn, before `old`
-      │
-      └─ otherwise ──► decoded: responses and cheap requests are handled immediately; costly requests are
-              │        queued and handled one at a time, round-robin with other connections
-              │
-              ├─ the turn's time is used up       ──► paused as `old`: continued in the next turn
-              ├─ the output is full               ──► paused until a flush, or until the peer has read
-              ├─ too many costly requests waiting ──► paused until half of them are handled
-              ├─ a long frame without its place   ──► paused until others have released memory
-              └─ the account of memory is full    ──► paused until it has room, or all is answered and read
+      ├─ only costly requests, by their header prefixes ──► ASIDE
+      ├─ the turn's time is used up ──────────────────────► NEW
+      └─ otherwise ──► READING: responses and cheap requests are handled immediately; costly requests are
+                       queued, and handled one at a time, round-robin with other connections
 
-While a connection is paused its socket is not read and undecoded bytes are kept. A costly request that is
+`ReadState` says what the connection waits for, and `read_states.NEXT` is the table of all changes.
+
+While a connection waits its socket is not read and undecoded bytes are kept. A costly request that is
 long or has a body is handled immediately, because keeping it could take as much memory as a whole frame. All
 that is kept counts in the account of memory of the process; while that is full, a connection is not read that
 has requests in work or responses unread.
@@ -29,6 +23,7 @@ from typing import Final, Protocol
 from actors.memory_account import Share
 from actors.transport.hub import Hub
 from actors.transport.output_buffer import OutputBuffer
+from actors.transport.read_states import NEXT, SOCKET_READ, ReadEvent, ReadState
 from actors.wire.codes import FLAG_RESPONSE
 from actors.wire.command import RemotingCommand
 from actors.wire.frame import CodeMarks, FrameReader
@@ -37,9 +32,6 @@ from store.common.clock import NS_PER_MS
 
 # Buffer size offered when the turn's time or the memory is used up: most of what is sent stays in the kernel.
 _LATE_READ_BYTES: Final = 16 * 1024
-# Why no request is handled. Received costly requests of a stopped connection still are.
-_HELD: Final[int] = 1
-_STOPPED: Final[int] = 2
 # Costly requests are set aside undecoded only up to this many bytes.
 _ASIDE_BYTES: Final = 16 * 1024
 _COSTLY_BYTES: Final = 4 * 1024
@@ -52,8 +44,6 @@ _COUNTED_REQUESTS: Final = 16
 _REQUESTS_PER_CLOCK_CHECK: Final = 4
 # After a frame that `take` left, this many requests are decoded before frames are offered again.
 _DECODED_AFTER_REFUSAL: Final = 8
-
-
 # Time after which an incomplete frame gives way to others.
 _STALLED_NS: Final = 1_000_000_000
 
@@ -111,23 +101,18 @@ class InputQueue:
         self._waiting: deque[RemotingCommand | Callable[[], None]] = (
             deque()
         )  # costly requests and `add_costly` work
-        self._is_set_aside = False
-        self._is_paused = False
-        self._is_queued = False  # in `hub.read_later`
+        self._state = ReadState.READING
         self._is_costly_queued = False  # in `hub.enqueue`
         self._kept = (0, 0)  # counted bytes of what is kept, and of that what does not wait for more bytes
-        self._is_over_limit = False  # not read until the account of memory has room
-        self._halted = 0  # _HELD or _STOPPED
 
     @property
     def arriving_frame(self) -> int | None:
         """Sequence number of the partly received frame.
 
-        None between frames and while the connection is paused.
+        None between frames and while the connection waits.
         """
-        if self._reader.has_partial and not (self._is_paused or self._is_set_aside):
-            return self._reader.frames
-        return None
+        is_partial = self._state is ReadState.READING and self._reader.has_partial
+        return self._reader.frames if is_partial else None
 
     @property
     def received_bytes(self) -> int:
@@ -147,21 +132,21 @@ class InputQueue:
 
     def received(self, count: int) -> None:
         """Process `count` bytes that have been written into the buffer."""
-        if self._halted == _STOPPED:
-            return
+        if self._state is not ReadState.READING:
+            self._on(ReadEvent.BYTES)
+            if self._state is ReadState.STOPPED:
+                return
         reader = self._reader
         reader.received(count)
         is_first = self._hub.request_tick()
         self._hub.busy_poll.note_received(is_alone=is_first and not reader.has_several)
         if reader.unread_bytes <= _ASIDE_BYTES and reader.has_only(self._costly_codes):
             reader.set_aside()
-            self._is_set_aside = True
-            self._enqueue()
+            self._on(ReadEvent.ONLY_COSTLY)
         elif not is_first and self._scheduler.is_spent():
             reader.set_aside()
-            self._pause(is_new=True)
+            self._on(ReadEvent.LATE)
         else:
-            self._is_set_aside = False
             self._read()
         self._count_kept()
 
@@ -172,39 +157,46 @@ class InputQueue:
 
     def resume(self) -> None:
         """Schedule the work that waited for the output, after a flush or when the peer has caught up."""
-        if self._is_paused and not self._has_many_waiting:
-            self._read_later(is_new=False)
-        if self._waiting or self._is_set_aside:
+        if self._state is not ReadState.READING:
+            self._on(ReadEvent.FLUSHED)
+        if self._waiting or self._state is ReadState.ASIDE:
             self._enqueue()
 
     def stop(self) -> None:
-        """Discard all further input; costly requests that were already received are still handled.
-
-        The socket is still read, because closing a socket with unread bytes resets the connection, and the
-        peer could lose responses.
-        """
-        self._halted = _STOPPED
+        """Discard all further input; costly requests that were already received are still handled."""
+        reader = self._reader
+        reader.resume()
+        if reader.unread_bytes <= _ASIDE_BYTES and reader.has_only(self._costly_codes):
+            try:
+                while (command := reader.next_command()) is not None:
+                    if command.flag & FLAG_RESPONSE:
+                        self._take_response(command)
+                    else:
+                        self._waiting.append(command)
+            except ProtocolError as error:
+                self._refuse(error)
+        self._on(ReadEvent.STOP)
+        self._drop_input()
+        if self._waiting:
+            self._enqueue()
 
     def hold(self) -> None:
         """Handle no request and do not read the socket until `release`."""
-        self._halted = max(self._halted, _HELD)
-        self._pause(is_new=False)
+        self._on(ReadEvent.HOLD)
 
     def release(self) -> None:
         """Continue after `hold`."""
-        if self._halted == _HELD:
-            self._halted = 0
-            self.resume()
+        self._on(ReadEvent.RELEASE)
+        if self._waiting:
+            self._enqueue()
 
     def close(self) -> None:
         """Drop all requests and release the buffer of an incomplete frame."""
-        self._halted = _STOPPED
+        self._on(ReadEvent.STOP)
         self._waiting.clear()
-        self._is_set_aside = False
-        self._reader.close()
+        self._drop_input()
         if self._share is not None:
             self._share.stop_waiting()
-            self._count_kept()
 
     # ---- for the reader --------------------
 
@@ -225,11 +217,10 @@ class InputQueue:
     def _has_room(self) -> None:
         self._since_ns = self._scheduler.now_ns()
         self._reader.take_place()
-        self._read_later(is_new=False)
+        self._on(ReadEvent.ROOM)
 
     def _has_memory(self) -> None:
-        self._is_over_limit = False
-        self._read_later(is_new=False)
+        self._on(ReadEvent.ROOM)
 
     def push_out(self, is_over: bool) -> bool:
         """Close the connection if its frame is incomplete and counts; return False if it has none."""
@@ -248,46 +239,69 @@ class InputQueue:
 
     # ---- internal --------------------
 
-    def _continue_reading(self) -> None:
-        """Decode the kept bytes and resume reading the socket.
-
-        Does nothing if the output is full or too many costly requests wait: `resume` or `_serve_costly` then
-        schedules the connection again.
-        """
-        self._is_queued = False
-        if self._halted or self._output.is_full or self._has_many_waiting or self._waits_for_room:
+    def _on(self, event: ReadEvent) -> None:
+        """Change the state; begin or end to read the socket, and queue the connection for its turn."""
+        before, after = self._state, NEXT[self._state, event]
+        if after is before:
             return
-        self._is_paused = False
+        self._state = after
+        if self._transport is not None and (before in SOCKET_READ) != (after in SOCKET_READ):
+            if after in SOCKET_READ:
+                self._transport.resume_reading()
+            else:
+                self._transport.pause_reading()
+        if after is ReadState.ASIDE:
+            self._enqueue()
+        elif after is ReadState.NEW or after is ReadState.OLD:
+            self._hub.read_later(self._take_turn, is_new=after is ReadState.NEW)
+
+    def _take_turn(self) -> None:
+        """Decode the kept bytes, unless something has stopped it since it was queued."""
+        self._on(ReadEvent.TURN)
+        if self._state is not ReadState.DECODING:
+            return
+        obstacle = self._obstacle()
+        if obstacle is not None:
+            self._on(obstacle)
+            return
         self._reader.resume()
         self._read()
         self._count_kept()
-        if not self._is_paused and self._halted != _STOPPED and self._transport is not None:
-            self._transport.resume_reading()
+
+    def _obstacle(self) -> ReadEvent | None:
+        """Return what stops the connection for longer than a turn, if anything does."""
+        if self._reader.waits_for_bytes:
+            return ReadEvent.ROOM_OVER
+        if self._output.is_full:
+            return ReadEvent.OUTPUT_OVER
+        return ReadEvent.COSTLY_OVER if self._has_many_waiting else None
 
     def _serve_costly(self) -> None:
         """Handle one costly request, or decode a few of those that were set aside."""
         self._is_costly_queued = False
-        if self._output.is_full or self._halted == _HELD:
-            return  # `resume` schedules the rest
+        if self._output.is_full or self._state is ReadState.HELD:
+            return  # `resume` or `release` schedules the rest
         if self._waiting:
             work = self._waiting.popleft()
             if isinstance(work, RemotingCommand):
                 self._handle_request(work)
             else:
                 work()
-            if self._is_paused and not self._has_many_waiting:
-                self._read_later(is_new=False)
-        elif self._is_set_aside:
-            self._is_set_aside = False
+            if self._state is ReadState.MANY_WAITING and not self._has_many_waiting:
+                self._on(ReadEvent.HALF_SERVED)
+            if self._waiting or self._state is ReadState.ASIDE:
+                self._enqueue()
+        elif self._state is ReadState.ASIDE:
+            self._on(ReadEvent.SERVE)
             self._reader.resume()
             self._read(requests_max=_REQUESTS_PER_CLOCK_CHECK)
         self._count_kept()
-        if self._waiting or self._is_set_aside:
-            self._enqueue()
 
-    @property
-    def _waits_for_room(self) -> bool:
-        return self._is_over_limit or bool(self._reader.waits_for_bytes)
+    def _drop_input(self) -> None:
+        self._reader.close()
+        if self._share is not None:
+            self._share.withdraw(self._has_room)
+            self._count_kept()
 
     def _count_kept(self) -> None:
         """Count the kept bytes and the waiting requests in the account of memory, if there are many."""
@@ -320,23 +334,22 @@ class InputQueue:
         return 2 * len(self._waiting) > self._hub.limits.costly_requests_max
 
     def _read(self, requests_max: int = 0) -> None:
-        """Decode and handle requests until none is left or the turn's time is used up.
+        """Decode and handle requests until none is left or something stops it.
 
         With `requests_max`, decode at most that many of the requests that were set aside.
         """
-        reader = self._reader
-        scheduler = self._scheduler
-        count, began_ns, has_cheap = 0, scheduler.now_ns(), False
+        reader, scheduler, state = self._reader, self._scheduler, self._state
+        count, began_ns, has_cheap, is_all = 0, scheduler.now_ns(), False, False
         try:
             while True:
                 if self._takes_frames():
                     has_cheap = True
                     if reader.unread_bytes and (scheduler.is_spent() or self._output.is_full):
                         reader.set_aside()
-                        self._pause(is_new=False)
                         break
                 command = reader.next_command()
                 if command is None:
+                    is_all = True
                     break
                 if command.flag & FLAG_RESPONSE:
                     self._take_response(command)
@@ -353,22 +366,33 @@ class InputQueue:
                 if (
                     (not count % _REQUESTS_PER_CLOCK_CHECK and (requests_max or scheduler.is_spent()))
                     or self._output.is_full
-                    or self._halted
+                    or self._state is not state
                     or len(self._waiting) >= self._hub.limits.costly_requests_max
                 ):
                     reader.set_aside()
-                    if requests_max:
-                        self._is_set_aside = reader.has_partial
-                    else:
-                        self._pause(is_new=False)
                     break
         except ProtocolError as error:
             self._refuse(error)
-        self._pause_for_room()
         if has_cheap:
             scheduler.took_cheap(began_ns)
         if self._waiting:
             self._enqueue()
+        if self._state is state:  # no request has held or closed the connection
+            self._end_reading(is_all=is_all, is_part=bool(requests_max))
+
+    def _end_reading(self, *, is_all: bool, is_part: bool) -> None:
+        """Change to the state that says why no more is decoded; `is_part` if no more was wanted."""
+        reader, share = self._reader, self._share
+        if is_part and not is_all and reader.has_partial:
+            self._on(ReadEvent.ONLY_COSTLY)
+        elif reader.waits_for_bytes or (
+            share is not None and not reader.reserved_bytes and share.is_read_later(self._has_memory)
+        ):
+            self._on(ReadEvent.ROOM_OVER)
+        elif not (is_all or is_part):
+            self._on(self._obstacle() or ReadEvent.TIME_OVER)
+        elif self._state is ReadState.DECODING:
+            self._on(ReadEvent.ALL_READ)
 
     def _takes_frames(self) -> bool:
         """Offer the undecoded frames to `take`; return True if it handled some of them."""
@@ -382,26 +406,6 @@ class InputQueue:
             return True
         self._untaken = _DECODED_AFTER_REFUSAL
         return False
-
-    def _pause(self, *, is_new: bool) -> None:
-        if not self._is_paused and self._transport is not None and self._halted != _STOPPED:
-            self._is_paused = True
-            self._transport.pause_reading()
-            self._read_later(is_new=is_new)
-
-    def _pause_for_room(self) -> None:
-        """Do not read the socket while a long frame waits for its place, or while the account is full."""
-        share = self._share
-        if share is not None and not (self._is_over_limit or self._halted or self._reader.reserved_bytes):
-            self._is_over_limit = share.is_read_later(self._has_memory)
-        if self._waits_for_room and not self._is_paused and self._transport is not None:
-            self._is_paused = True
-            self._transport.pause_reading()
-
-    def _read_later(self, *, is_new: bool) -> None:
-        if not self._is_queued:
-            self._is_queued = True
-            self._hub.read_later(self._continue_reading, is_new=is_new)
 
     def _enqueue(self) -> None:
         if not self._is_costly_queued:
