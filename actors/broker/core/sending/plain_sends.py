@@ -214,12 +214,12 @@ class PlainSends:
             queue in awaited or queue[0] in awaited
             for queue in (self._queue_of[index] for index in set(self._sent[:count].tolist()))
         )
-        self._count_messages(found[k.TOPICS])
         try:
             self._blocks.append(room.position, self._records[:records_bytes].data, is_awaited=is_awaited)
         except StoreError as error:
             block(error)
         else:
+            self._count_messages(found[k.TOPICS])
             self._acks.when_confirmed(room.position + records_bytes, block, count)
         return after
 

@@ -6,6 +6,7 @@ Two brokers get the same bytes, one with `compiled_turn` and one without.
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import random
 import struct
@@ -24,6 +25,7 @@ from actors.wire.codes import RequestCode, ResponseCode
 from actors.wire.command import RemotingCommand
 from actors.wire.frame import decode_frames
 from actors.wire.hot_headers import SendMessageHeader
+from store.commitlog import mapped_file
 from store.message import record
 from store.message.record import MAX_PROPERTIES_BYTES, decode_records
 from tests.actors.broker.brokers import Peer, hang_disk, settings_of, with_broker
@@ -354,6 +356,27 @@ def test_a_held_pull_gets_a_compiled_send(tmp_path: Path) -> None:
         assert [each.body for each in decode_records((await pull).body)] == [b"awaited"]
 
     with_broker(story, settings_of(tmp_path, {"flush": "async"}))
+
+
+def test_compiled_sends_that_are_not_stored_are_not_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def write(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "no space")
+
+    async def story() -> None:
+        broker = await started(tmp_path, compiled_turn=True)
+        before, messages = taken(broker), broker.graph.loop.stats.put_total.messages
+        with monkeypatch.context() as patch:
+            patch.setattr(mapped_file, "write_all", write)
+            responses = await exchange(broker, json_frame(310, FIELDS, b"z" * 5_000, 9, 0), ())
+        assert taken(broker) > before
+        assert (responses[0].opaque, responses[0].code) != (9, ResponseCode.SUCCESS)
+        stored = sum(each.code == ResponseCode.SUCCESS for each in responses)
+        assert broker.graph.loop.stats.put_total.messages - messages == stored
+        await broker.stop()
+
+    asyncio.run(story())
 
 
 def test_compiled_sends_wait_for_the_flush(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
