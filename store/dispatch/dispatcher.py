@@ -168,6 +168,10 @@ class Dispatcher:
         """Return the position in the file at which to resume after a scan that found no record at `start`."""
         if status == kernel.AT_BLANK:
             return file.size_bytes
-        if status in _INCOMPLETE and mode is Mode.LIVE and start + self._slice_bytes >= stop:
-            return start
+        if status in _INCOMPLETE and mode is Mode.LIVE:
+            size = int.from_bytes(file.view[start : start + 4], "big")
+            # A replica may have received only a part of a record that is longer than a slice.
+            longest = max(self._slice_bytes, size if size <= file.size_bytes - start else 0)
+            if start + longest >= stop:
+                return start
         return int(resync.next_record(file.array, start + 1, stop, file.size_bytes, file.base))

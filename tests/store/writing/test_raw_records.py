@@ -56,6 +56,21 @@ def test_raw_bytes_count_as_awaited_if_any_queue_is_awaited(stores, source):
     assert copy.positions.awaited == copy.positions.written == len(data)
 
 
+def test_part_of_a_record_that_is_longer_than_a_slice_is_not_skipped(stores, draft, drain, read_all):
+    source = stores.open("long", commit_log_file_bytes=1 << 16)
+    source.append(draft(b"x" * 10_000))
+    source.append(draft(b"next"))
+    source.confirm()
+    copy = stores.open("copy", commit_log_file_bytes=1 << 16, dispatch_slice_bytes=4096)
+    data = log_of(source)
+    copy.append_raw(0, data[:6_000])
+    drain(copy)
+    assert copy.positions.dispatched == 0
+    copy.append_raw(6_000, data[6_000:])
+    drain(copy)
+    assert [len(message.body) for message in read_all(copy)] == [10_000, 4]
+
+
 def size_of_last(store) -> int:
     """Return the size in bytes of the last record of the log."""
     position = FILE_BYTES
