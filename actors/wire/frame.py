@@ -142,6 +142,48 @@ class _Unlimited:
         pass
 
 
+class _LongFrame:
+    """An incomplete frame in a buffer of its own, which grows with the received bytes."""
+
+    __slots__ = ("_filled", "_memory", "_spares", "size_bytes")
+
+    def __init__(self, spares: ReceiveMemory, size_bytes: int, beginning: memoryview) -> None:
+        self._spares = spares
+        self.size_bytes = size_bytes
+        self._filled = len(beginning)
+        # Leave free space: a transport that gets an empty buffer closes the connection.
+        room = max(FIRST_ALLOCATION_BYTES, 2 * self._filled)
+        self._memory = spares.take(min(size_bytes, room), size_bytes)
+        self._memory[: self._filled] = beginning
+
+    @property
+    def is_complete(self) -> bool:
+        return self._filled == self.size_bytes
+
+    def get_buffer(self) -> memoryview:
+        return memoryview(self._memory)[self._filled : self.size_bytes]
+
+    def received(self, count: int) -> None:
+        self._filled += count
+        if self._filled == len(self._memory) and not self.is_complete:
+            old = self._memory
+            self._memory = self._spares.take(min(self.size_bytes, 2 * len(old)), self.size_bytes)
+            self._memory[: self._filled] = memoryview(old)
+            self._spares.release(old)
+
+    def finish(self) -> RemotingCommand:
+        """Decode the complete frame; its body is a view of the buffer."""
+        memory = self._memory
+        self._spares.release(memory, is_reusable=True)
+        _, mark = PREFIX.unpack_from(memory)
+        body_at = PREFIX.size + (mark & HEADER_LENGTH_MASK)
+        body = memoryview(memory)[body_at : self.size_bytes]
+        return decode_command(memory[PREFIX.size : body_at], mark >> 24, body)
+
+    def drop(self) -> None:
+        self._spares.release(self._memory)
+
+
 class FrameReader:
     """Decodes the frames of one connection.
 
@@ -154,17 +196,15 @@ class FrameReader:
     """
 
     __slots__ = (
-        "_began",
         "_data",
         "_end",
-        "_filled",
         "_kept",
         "_long",
-        "_long_bytes",
         "_memory",
         "_position",
         "_room",
         "_was_long",
+        "frame_bytes",
         "frames",
         "received_bytes",
         "reserved_bytes",
@@ -180,13 +220,12 @@ class FrameReader:
         """Size of a long frame that waits for its place: the socket must not be read until `take_place`."""
         self._data: bytearray = memory.shared  # undecoded bytes are [_position, _end)
         self._position = 0
-        self._began = 0  # of the last decoded frame, which ends at `_position`
         self._end = 0
         self._kept = b""
-        self._long: Memory | None = None
-        self._long_bytes = 0
-        self._filled = 0
+        self._long: _LongFrame | None = None
         self._was_long = False
+        self.frame_bytes = 0
+        """Size of the frame that was decoded last."""
         self.frames = 0
         self.received_bytes = 0
 
@@ -200,15 +239,10 @@ class FrameReader:
         """Number of bytes that were set aside, or that wait for the rest of a short frame."""
         return len(self._kept)
 
-    @property
-    def frame_bytes(self) -> int:
-        """Size of the frame that was decoded last."""
-        return self._position - self._began
-
     def get_buffer(self) -> memoryview:
         """Return the buffer for the next bytes; valid until `received` is called."""
         if self._long is not None:
-            return memoryview(self._long)[self._filled : self._long_bytes]
+            return self._long.get_buffer()
         kept = self._kept
         if kept:
             self._memory.view[: len(kept)] = kept
@@ -221,7 +255,7 @@ class FrameReader:
         """Accept `count` bytes that have been written into the buffer."""
         self.received_bytes += count
         if self._long is not None:
-            self._filled += count
+            self._long.received(count)
             return
         self._data = self._memory.shared
         self._position = 0
@@ -275,7 +309,7 @@ class FrameReader:
     def next_command(self) -> RemotingCommand | None:
         """Return the next complete command, or None. Raises ProtocolError for an invalid frame."""
         if self._long is not None:
-            return self._finish_long()
+            return self._finish_long(self._long)
         position = self._position
         available = self._end - position
         if available < PREFIX.size:
@@ -293,7 +327,8 @@ class FrameReader:
             else:
                 self.set_aside()
             return None
-        self._began, self._position = position, end
+        self._position = end
+        self.frame_bytes = end - position
         self._was_long = False
         self.frames += 1
         data = self._data
@@ -321,7 +356,7 @@ class FrameReader:
     def close(self) -> None:
         """Drop all bytes and release the buffer of an incomplete frame."""
         if self._long is not None:
-            self._memory.release(self._long)
+            self._long.drop()
             self._long = None
         self._give_place()
         self._kept = b""
@@ -342,45 +377,19 @@ class FrameReader:
                 self.set_aside()
                 return
             self.reserved_bytes = size_bytes
-        available = self._end - self._position
-        # Leave free space: a transport that gets an empty buffer closes the connection.
-        room = max(FIRST_ALLOCATION_BYTES, 2 * available)
-        memory = self._memory.take(min(size_bytes, room), size_bytes)
-        memory[:available] = memoryview(self._data)[self._position : self._end]
-        self._long = memory
-        self._long_bytes = min(size_bytes, len(memory))
-        self._filled = available
+        beginning = memoryview(self._data)[self._position : self._end]
+        self._long = _LongFrame(self._memory, size_bytes, beginning)
         self._position = self._end = 0
 
-    def _finish_long(self) -> RemotingCommand | None:
-        memory = self._long
-        assert memory is not None
-        if self._filled < self._long_bytes:
-            return None
-        total, mark = PREFIX.unpack_from(memory)
-        size_bytes = total + LENGTH_BYTES
-        if self._filled < size_bytes:
-            self._grow_long(size_bytes)
+    def _finish_long(self, frame: _LongFrame) -> RemotingCommand | None:
+        if not frame.is_complete:
             return None
         self._long = None
-        self._began = self._position - size_bytes
-        self._was_long = size_bytes > SHARED_BUFFER_BYTES
-        self._memory.release(memory, is_reusable=True)
+        self.frame_bytes = frame.size_bytes
+        self._was_long = frame.size_bytes > SHARED_BUFFER_BYTES
         self._give_place()
         self.frames += 1
-        body_at = PREFIX.size + (mark & HEADER_LENGTH_MASK)
-        view = memoryview(memory)
-        return decode_command(memory[PREFIX.size : body_at], mark >> 24, view[body_at:size_bytes])
-
-    def _grow_long(self, size_bytes: int) -> None:
-        old = self._long
-        assert old is not None
-        wanted = min(size_bytes, 2 * len(old))
-        memory = self._memory.take(wanted, size_bytes)
-        memory[: self._filled] = memoryview(old)[: self._filled]
-        self._long = memory
-        self._long_bytes = min(size_bytes, len(memory))
-        self._memory.release(old)
+        return frame.finish()
 
 
 def decode_frames(frames: bytes) -> Iterator[RemotingCommand]:
