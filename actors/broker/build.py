@@ -58,7 +58,7 @@ from actors.broker.core.reading.replica_choice import ReplicaChoice
 from actors.broker.core.registration import Registration
 from actors.broker.core.role import BrokerRole, Role, RoleService
 from actors.broker.core.sending.bulk_send import BulkSender
-from actors.broker.core.sending.gated import gated
+from actors.broker.core.sending.gate_check import with_gate_check
 from actors.broker.core.sending.outstanding_requests import OtherBrokers, OutstandingRequests
 from actors.broker.core.sending.plain_sends import PlainSends
 from actors.broker.core.sending.replies import Replies
@@ -170,7 +170,7 @@ def build_broker(
         _admin_rows(parts, capabilities),
         _broker_rows(parts, figures, restart, drain),
     ):
-        loop.requests.add_rows(gated(row, store.gate) for row in rows)
+        loop.requests.add_rows(with_gate_check(row, store.gate) for row in rows)
     return BuiltBroker(
         identity, access, loop, tables, groups, client, [each.leave for each in capabilities if each.leave],
         registration, role, any(each.is_elected for each in capabilities), drain, handle, figures,

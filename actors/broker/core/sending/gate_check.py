@@ -11,7 +11,7 @@ from store.store_errors import StoreError
 from store.writing.send_gate import SendGate
 
 
-def gated(row: RequestRow, gate: SendGate) -> RequestRow:
+def with_gate_check(row: RequestRow, gate: SendGate) -> RequestRow:
     """Return the row; if it sends, its handler raises Refused while the gate is closed."""
     if row.cost is not Cost.SEND:
         return row
