@@ -1,6 +1,6 @@
 """Raft over the CommitLog: leader election, log replication and membership of one broker group, sans I/O.
 
-node.py          RaftNode: on(message, now) -> effects; one object per replica
+node.py          RaftNode: on(message, now_ms) -> effects; one object per replica
 election.py      pre-vote, vote, candidacy
 leading.py       the leader: serves fetches, counts flushed positions, confirms; member changes
 following.py     the follower: fetches, truncates what diverged, acknowledges what is flushed

@@ -52,7 +52,7 @@ class SaveTerm(NamedTuple):
     saved: SavedTerm
 
 
-class Post(NamedTuple):
+class SendToMember(NamedTuple):
     """Send a message; it may be lost, delayed, or arrive twice."""
 
     to: Member
@@ -148,7 +148,7 @@ class Fail(NamedTuple):
 
 Effect: TypeAlias = (
     SaveTerm
-    | Post
+    | SendToMember
     | SendRecords
     | SendRepair
     | Append

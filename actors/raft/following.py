@@ -34,7 +34,7 @@ class Following:
         self._state = state
         # Random, so that a response to a fetch from before a restart is recognized.
         self._request_id = state.rng.getrandbits(62)
-        self._sent = 0
+        self._sent_ms = 0
         self._fetches_when_flushed = False
         self._acked = 0
         self._verified = 0
@@ -42,11 +42,11 @@ class Following:
         self._leader_confirmed = 0
         self._leader_end = UNKNOWN
         self._damage: tuple[int, int] | None = None
-        self._repair_at = 0
+        self._repair_at_ms = 0
 
-    def deadline(self) -> int | None:
+    def deadline_ms(self) -> int | None:
         """Time at which the fetch is repeated; None without a leader."""
-        return None if self._state.leader is None else self._sent + self._state.timing.fetch_timeout_ms
+        return None if self._state.leader is None else self._sent_ms + self._state.timing.fetch_timeout_ms
 
     @property
     def damage(self) -> tuple[int, int] | None:
@@ -55,15 +55,15 @@ class Following:
 
     # ---- requests ------------------------------------------------------------------------------------------
 
-    def on_notice(self, notice: LeaderNotice, now: int) -> bool:
+    def on_notice(self, notice: LeaderNotice, now_ms: int) -> bool:
         """Follow the sender, which leads this term. Returns False if this replica did so before."""
         state = self._state
         if state.leader == notice.sender and state.role is Role.FOLLOWER:
             return False
-        self.follow(notice.sender, now)
+        self.follow(notice.sender, now_ms)
         return True
 
-    def follow(self, leader: Member, now: int) -> None:
+    def follow(self, leader: Member, now_ms: int) -> None:
         """Begin to fetch from the leader of this term."""
         state = self._state
         state.role = Role.FOLLOWER
@@ -71,19 +71,19 @@ class Following:
         if self._verified_term != state.term:
             self._verified_term, self._verified, self._acked, self._leader_confirmed = state.term, 0, 0, 0
             self._leader_end = UNKNOWN
-        self._fetch(now)
+        self._fetch(now_ms)
 
-    def on_tick(self, now: int) -> None:
+    def on_tick(self, now_ms: int) -> None:
         """Repeat the fetch if its response is overdue."""
-        if self._state.leader is not None and now >= self._sent + self._state.timing.fetch_timeout_ms:
-            self._fetch(now)
+        if self._state.leader is not None and now_ms >= self._sent_ms + self._state.timing.fetch_timeout_ms:
+            self._fetch(now_ms)
 
-    def _fetch(self, now: int) -> None:
+    def _fetch(self, now_ms: int) -> None:
         state = self._state
         if state.leader is None:
             return
         self._request_id += 1
-        self._sent = now
+        self._sent_ms = now_ms
         self._fetches_when_flushed = False
         end, term_before = state.end, state.history.term_before(state.end)
         self._acked = self._durable()
@@ -99,8 +99,8 @@ class Following:
                 state.is_electable and self._damage is None,
             ),
         )
-        if self._damage is not None and now >= self._repair_at:
-            self._repair_at = now + state.timing.fetch_timeout_ms
+        if self._damage is not None and now_ms >= self._repair_at_ms:
+            self._repair_at_ms = now_ms + state.timing.fetch_timeout_ms
             state.send(state.leader, RepairRequest(state.me, state.term, *self._damage))
 
     def _durable(self) -> int:
@@ -111,13 +111,13 @@ class Following:
         """Return True if the next fetch can acknowledge more after the flush that is due or in flight."""
         return self._state.flushed < self._state.end
 
-    def on_flushed(self, now: int) -> None:
+    def on_flushed(self, now_ms: int) -> None:
         """Acknowledge what the last flush has made durable, with the next fetch if it is due."""
         state = self._state
         if state.leader is None or self._durable() <= self._acked:
             return
         if self._fetches_when_flushed:
-            self._fetch(now)
+            self._fetch(now_ms)
         else:
             self._acked = self._durable()
             state.send(state.leader, Ack(state.me, state.term, self._acked))
@@ -129,7 +129,7 @@ class Following:
         """Return True for the response to the last fetch, from the leader of this term."""
         return response.request_id == self._request_id and response.sender == self._state.leader
 
-    def on_records(self, response: Records, now: int) -> None:
+    def on_records(self, response: Records, now_ms: int) -> None:
         """Append the records, and confirm what the leader has confirmed of them.
 
         The next fetch acknowledges the records: it is sent when they are flushed, at the latest after
@@ -154,7 +154,7 @@ class Following:
             self._request_id += 1  # a copy of this response is not expected any more
             self._fetches_when_flushed = True
         else:
-            self._fetch(now)
+            self._fetch(now_ms)
 
     def _become_electable(self) -> None:
         if not self._state.is_electable and self.has_caught_up():
@@ -168,7 +168,7 @@ class Following:
         """
         return self._leader_end <= self._leader_confirmed <= self._durable()
 
-    def on_mismatch(self, response: Mismatch, now: int) -> None:
+    def on_mismatch(self, response: Mismatch, now_ms: int) -> None:
         """Truncate the part of the log that diverged, and fetch again."""
         state = self._state
         _, own_end = state.history.last_term_up_to(response.last_term, state.end)
@@ -180,7 +180,7 @@ class Following:
             )
             return
         self.truncate(offset)
-        self._fetch(now)
+        self._fetch(now_ms)
 
     def truncate(self, offset: int) -> None:
         """Remove the log from `offset` on, then forget the terms and members there."""
@@ -191,7 +191,7 @@ class Following:
         state.flushed = min(state.flushed, offset)
         self._verified = min(self._verified, offset)
 
-    def on_join(self, response: JoinFrom, now: int) -> None:
+    def on_join(self, response: JoinFrom, now_ms: int) -> None:
         """Replace the log, of which the leader has no byte left, by one that begins at its oldest file."""
         state = self._state
         if response.offset < state.confirmed:
@@ -199,14 +199,14 @@ class Following:
             return
         state.restart_log(response.offset, response.history)
         self._damage = None
-        self._fetch(now)
+        self._fetch(now_ms)
 
-    def on_not_served(self, response: NotServed, now: int) -> None:
+    def on_not_served(self, response: NotServed, now_ms: int) -> None:
         """Follow the leader that the response names, or wait for a notice or an election."""
         state = self._state
         state.leader = None
         if response.leader is not None and response.leader != state.me:
-            self.follow(response.leader, now)
+            self.follow(response.leader, now_ms)
 
     # ---- repair --------------------------------------------------------------------------------------------
 

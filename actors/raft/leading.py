@@ -38,7 +38,7 @@ would alternate.
 class Progress:
     """What the leader knows of one other member."""
 
-    heard: int
+    heard_ms: int
     """Time of its last message in this term."""
     verified: int = 0
     """End of the part of its log that was compared with the leader's in this term."""
@@ -48,7 +48,7 @@ class Progress:
     confirmed: int = 0
     """The confirmed position in the last response to it."""
     held: FetchRequest | None = None
-    held_since: int = 0
+    held_since_ms: int = 0
 
 
 class Leading:
@@ -60,30 +60,30 @@ class Leading:
         self._opens_at: int | None = None  # end of the first group record of this term
         self._change_end = 0  # end of the last group record
         self._is_open = False
-        self._next_tick = 0
-        self._checked = 0
+        self._next_tick_ms = 0
+        self._checked_ms = 0
         self._transfer: tuple[Member, int] | None = None
-        self._confirm_at: int | None = None  # when followers without new records learn what is confirmed
-        self._linger_until = 0
+        self._confirm_at_ms: int | None = None  # when followers without new records learn what is confirmed
+        self._linger_until_ms = 0
         self._linger_bytes = 0
 
     # ---- role ----------------------------------------------------------------------------------------------
 
-    def begin(self, now: int) -> None:
+    def begin(self, now_ms: int) -> None:
         """Lead this term: append its first record, and announce it."""
         state = self._state
         state.save_if_changed()  # a lone voter has sent no request, before which its term would be saved
         state.role = Role.LEADER
         state.leader = state.me
-        self._progress = {each: Progress(now) for each in state.members.everyone if each != state.me}
+        self._progress = {each: Progress(now_ms) for each in state.members.everyone if each != state.me}
         self._opens_at, self._is_open, self._transfer = None, False, None
-        self._confirm_at = None
-        self._checked = now
+        self._confirm_at_ms = None
+        self._checked_ms = now_ms
         state.effects.append(BecomeLeader(state.term))
         state.effects.append(AppendGroupRecord(state.term, state.members))
         for each in self._progress:
             state.send(each, LeaderNotice(state.me, state.term))
-        self._next_tick = now + state.timing.hold_ms
+        self._next_tick_ms = now_ms + state.timing.hold_ms
 
     @property
     def is_open(self) -> bool:
@@ -95,62 +95,64 @@ class Leading:
         """What the leader knows of the other members."""
         return self._progress
 
-    def deadline(self) -> int:
+    def deadline_ms(self) -> int:
         """Time of the next `on_tick`."""
-        return self._next_tick
+        return self._next_tick_ms
 
-    def is_overdue(self, now: int) -> bool:
+    def is_overdue(self, now_ms: int) -> bool:
         """Return True if this process was stopped for so long that the others may have another leader."""
-        return now - self._checked >= self._state.timing.election_ms
+        return now_ms - self._checked_ms >= self._state.timing.election_ms
 
-    def on_tick(self, now: int) -> None:
+    def on_tick(self, now_ms: int) -> None:
         """Resign without a majority, notify silent members, and answer fetches that were held long enough."""
         state = self._state
-        self._checked = now
-        if not self.hears_majority(now):
+        self._checked_ms = now_ms
+        if not self.hears_majority(now_ms):
             state.lose_leadership(f"no majority within {state.timing.election_ms:,} ms")
             return
-        if self._transfer is not None and now >= self._transfer[1]:
+        if self._transfer is not None and now_ms >= self._transfer[1]:
             self._transfer = None
-        if self._confirm_at is not None and now >= self._confirm_at:
-            self._confirm_at = None
+        if self._confirm_at_ms is not None and now_ms >= self._confirm_at_ms:
+            self._confirm_at_ms = None
             for member, progress in self._progress.items():
                 if progress.held is not None and progress.confirmed < state.confirmed:
                     self._respond(member, progress)
-        next_tick = now + state.timing.hold_ms
+        next_tick_ms = now_ms + state.timing.hold_ms
         for member, progress in self._progress.items():
             if progress.held is None:
-                if now - progress.heard >= state.timing.hold_ms:
+                if now_ms - progress.heard_ms >= state.timing.hold_ms:
                     state.send(member, LeaderNotice(state.me, state.term))
-            elif now - progress.held_since >= state.timing.hold_ms or progress.held.offset < state.end:
+            elif now_ms - progress.held_since_ms >= state.timing.hold_ms or progress.held.offset < state.end:
                 self._respond(member, progress)
             else:
-                next_tick = min(next_tick, progress.held_since + state.timing.hold_ms)
-        self._next_tick = next_tick if self._confirm_at is None else min(next_tick, self._confirm_at)
+                next_tick_ms = min(next_tick_ms, progress.held_since_ms + state.timing.hold_ms)
+        self._next_tick_ms = (
+            next_tick_ms if self._confirm_at_ms is None else min(next_tick_ms, self._confirm_at_ms)
+        )
 
-    def hears_majority(self, now: int) -> bool:
+    def hears_majority(self, now_ms: int) -> bool:
         """Return True if a majority of the voters has sent something within an election time."""
-        return self.active_voters(now) >= self._state.members.majority
+        return self.active_voters(now_ms) >= self._state.members.majority
 
-    def active_voters(self, now: int) -> int:
+    def active_voters(self, now_ms: int) -> int:
         """Return how many voters have sent something within an election time, the leader included."""
         state = self._state
-        since = now - state.timing.election_ms
+        since_ms = now_ms - state.timing.election_ms
         voters = state.members.voters
         return (state.me in voters) + sum(
-            self._progress[each].heard > since for each in voters if each != state.me
+            self._progress[each].heard_ms > since_ms for each in voters if each != state.me
         )
 
     # ---- log -----------------------------------------------------------------------------------------------
 
-    def on_appended(self, end: int, now: int) -> None:
+    def on_appended(self, end: int, now_ms: int) -> None:
         """Send what was appended to the members whose fetches are held, if it is worth a round."""
         self._state.end = end
         for member, progress in self._progress.items():
             if progress.held is not None:
-                self._respond_or_linger(member, progress, now)
+                self._respond_or_linger(member, progress, now_ms)
 
-    def on_group_record(self, record: GroupRecord, end: int, now: int) -> None:
+    def on_group_record(self, record: GroupRecord, end: int, now_ms: int) -> None:
         """Record that a group record was appended: the members that it names hold from now on."""
         state = self._state
         state.history.add(record)
@@ -159,15 +161,15 @@ class Leading:
         self._change_end = end
         members = record.members.everyone
         self._progress = {
-            each: self._progress.get(each) or Progress(now) for each in members if each != state.me
+            each: self._progress.get(each) or Progress(now_ms) for each in members if each != state.me
         }
-        self.on_appended(end, now)
+        self.on_appended(end, now_ms)
 
-    def on_flushed(self, now: int) -> None:
+    def on_flushed(self, now_ms: int) -> None:
         """Count the leader's own flush."""
-        self.advance(now)
+        self.advance(now_ms)
 
-    def advance(self, now: int) -> None:
+    def advance(self, now_ms: int) -> None:
         """Confirm what a majority of the voters has flushed, from the first record of this term on.
 
         The followers learn it with the next records, or CONFIRM_MS later at the latest.
@@ -176,7 +178,7 @@ class Leading:
         offset = self.majority_offset()
         if offset <= state.confirmed or not self.is_of_this_term(offset):
             return
-        self._linger_until, self._linger_bytes = now + LINGER_MS, (offset - state.confirmed) // 2
+        self._linger_until_ms, self._linger_bytes = now_ms + LINGER_MS, (offset - state.confirmed) // 2
         state.confirm(offset)
         if not self._is_open:
             self._is_open = True
@@ -184,9 +186,9 @@ class Leading:
             state.effects.append(OpenForSends(state.term))
         if self._transfer is not None:
             self._hand_over(self._transfer[0], self._progress[self._transfer[0]])
-        if self._confirm_at is None:
-            self._confirm_at = now + CONFIRM_MS
-            self._next_tick = min(self._next_tick, self._confirm_at)
+        if self._confirm_at_ms is None:
+            self._confirm_at_ms = now_ms + CONFIRM_MS
+            self._next_tick_ms = min(self._next_tick_ms, self._confirm_at_ms)
 
     def majority_offset(self) -> int:
         """Return the greatest offset up to which a majority of the voters has flushed the leader's log."""
@@ -208,14 +210,14 @@ class Leading:
 
     # ---- followers -----------------------------------------------------------------------------------------
 
-    def on_fetch(self, request: FetchRequest, now: int) -> None:
+    def on_fetch(self, request: FetchRequest, now_ms: int) -> None:
         """Compare the logs at the end of the follower's, and send or hold."""
         state = self._state
         progress = self._progress.get(request.sender)
         if progress is None:
             self._refuse(request)
             return
-        progress.heard = now
+        progress.heard_ms = now_ms
         progress.is_electable = request.is_electable
         progress.held = None
         offset = request.offset
@@ -232,12 +234,12 @@ class Leading:
                 )
             return
         progress.verified = max(progress.verified, offset)
-        progress.held, progress.held_since = request, now
-        self.count(request.sender, progress, min(request.flushed, offset), now)
+        progress.held, progress.held_since_ms = request, now_ms
+        self.count(request.sender, progress, min(request.flushed, offset), now_ms)
         if offset < state.end:
-            self._respond_or_linger(request.sender, progress, now)
+            self._respond_or_linger(request.sender, progress, now_ms)
         else:
-            self._next_tick = min(self._next_tick, now + state.timing.hold_ms)
+            self._next_tick_ms = min(self._next_tick_ms, now_ms + state.timing.hold_ms)
 
     def has_same_bytes(self, request: FetchRequest) -> bool:
         """Return True if both logs are equal before the offset of the request."""
@@ -246,25 +248,25 @@ class Leading:
             request.offset <= state.end and state.history.term_before(request.offset) == request.term_before
         )
 
-    def on_ack(self, ack: Ack, now: int) -> None:
+    def on_ack(self, ack: Ack, now_ms: int) -> None:
         """Count what a follower has flushed of the part that was compared."""
         progress = self._progress.get(ack.sender)
         if progress is not None:
-            progress.heard = now
-            self.count(ack.sender, progress, ack.flushed, now)
+            progress.heard_ms = now_ms
+            self.count(ack.sender, progress, ack.flushed, now_ms)
 
-    def count(self, sender: Member, progress: Progress, flushed: int, now: int) -> None:
+    def count(self, sender: Member, progress: Progress, flushed: int, now_ms: int) -> None:
         """Raise the position of a follower, and confirm what has a majority now."""
         match = min(flushed, progress.verified)
         if match > progress.match:
             progress.match = match
-            self.advance(now)
+            self.advance(now_ms)
         self._hand_over(sender, progress)
 
-    def _respond_or_linger(self, member: Member, progress: Progress, now: int) -> None:
+    def _respond_or_linger(self, member: Member, progress: Progress, now_ms: int) -> None:
         assert progress.held is not None
-        if now < self._linger_until and self._state.end - progress.held.offset < self._linger_bytes:
-            self._next_tick = min(self._next_tick, self._linger_until)
+        if now_ms < self._linger_until_ms and self._state.end - progress.held.offset < self._linger_bytes:
+            self._next_tick_ms = min(self._next_tick_ms, self._linger_until_ms)
         else:
             self._respond(member, progress)
 
@@ -306,7 +308,7 @@ class Leading:
 
     # ---- operator ------------------------------------------------------------------------------------------
 
-    def change_members(self, members: Members, now: int) -> None:
+    def change_members(self, members: Members, now_ms: int) -> None:
         """Append a group record with other members. Raises NotAllowed."""
         state = self._state
         self._require_open()
@@ -316,7 +318,7 @@ class Leading:
         if state.me not in members.voters:
             raise NotAllowed("the leader cannot be removed: transfer the leadership first")
         if members.voters != state.members.voters:
-            healthy = [each for each in members.voters if each == state.me or self.is_healthy(each, now)]
+            healthy = [each for each in members.voters if each == state.me or self.is_healthy(each, now_ms)]
             if len(healthy) < members.majority:
                 raise NotAllowed(
                     f"only {len(healthy)} of the {len(members.voters)} voters would be up and complete: "
@@ -324,10 +326,10 @@ class Leading:
                 )
         state.effects.append(AppendGroupRecord(state.term, members))
 
-    def is_healthy(self, member: Member, now: int) -> bool:
+    def is_healthy(self, member: Member, now_ms: int) -> bool:
         """Return True if a member was heard within an election time, and could lead."""
         progress = self._progress[member]
-        return progress.is_electable and progress.heard > now - self._state.timing.election_ms
+        return progress.is_electable and progress.heard_ms > now_ms - self._state.timing.election_ms
 
     def is_settled(self) -> bool:
         """Return True if the last group record is confirmed."""
@@ -340,12 +342,12 @@ class Leading:
         progress = self._progress.get(member)
         return progress is not None and progress.match >= self._state.confirmed
 
-    def needed_offset(self, since: int) -> int:
-        """Return the offset from which on the members that were heard after `since` still need the log."""
-        matches = (each.match for each in self._progress.values() if each.heard > since)
+    def needed_offset(self, since_ms: int) -> int:
+        """Return the offset from which on the members that were heard after `since_ms` still need the log."""
+        matches = (each.match for each in self._progress.values() if each.heard_ms > since_ms)
         return min(matches, default=self._state.end)
 
-    def transfer(self, to: Member, now: int) -> None:
+    def transfer(self, to: Member, now_ms: int) -> None:
         """Stop appending, and let `to` stand as soon as its log is complete. Raises NotAllowed.
 
         All of the log is confirmed before: no send that waits for its acknowledgement fails.
@@ -354,10 +356,10 @@ class Leading:
         self._require_open()
         if to == state.me or to not in state.members.voters:
             raise NotAllowed(f"{to} is not another voter of the group")
-        if not self.is_healthy(to, now):
+        if not self.is_healthy(to, now_ms):
             raise NotAllowed(f"{to} does not respond, or lacks records that were confirmed")
-        self._transfer = (to, now + state.timing.election_ms)
-        self._next_tick = min(self._next_tick, self._transfer[1])
+        self._transfer = (to, now_ms + state.timing.election_ms)
+        self._next_tick_ms = min(self._next_tick_ms, self._transfer[1])
         self._hand_over(to, self._progress[to])
 
     def _hand_over(self, sender: Member, progress: Progress) -> None:

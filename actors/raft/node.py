@@ -1,11 +1,11 @@
 """RaftNode: one replica of a group, without I/O and without a clock of its own.
 
     messages of other replicas ┐                      ┌ SaveTerm, Send, Append, Truncate, Confirm, …
-    time, flushes, appends     ┴→ on(input, now) ─→  ┴ effects, which the owner executes in order
+    time, flushes, appends     ┴→ on(input, now_ms) ─→  ┴ effects, which the owner executes in order
 
-`now` is a monotonic time in ms. The owner calls `on(Tick(), now)` at `deadline`, reports appends and flushes
-of its log, and passes each message of another replica of the same group. It must not do so while it executes
-the effects of another input, except as an effect requests.
+`now_ms` is a monotonic time. The owner calls `on(Tick(), now_ms)` at `deadline_ms`, reports appends and
+flushes of its log, and passes each message of another replica of the same group. It must not do so while it
+executes the effects of another input, except as an effect requests.
 
 The rules that keep confirmed records are written at the places that follow them: `Election.is_complete`,
 `Following.is_expected`, `Leading.count`, `Leading.is_of_this_term`, `check_change`.
@@ -102,7 +102,7 @@ class RaftNode:
         saved: SavedTerm,
         log: LogState,
         *,
-        now: int,
+        now_ms: int,
         rng: random.Random,
         timing: Timing,
     ) -> None:
@@ -112,7 +112,7 @@ class RaftNode:
             me: This replica and its store.
             saved: What was saved last; `first_members` is empty for a replica that joins a running group.
             log: The log as recovered.
-            now: The monotonic time in ms.
+            now_ms: The monotonic time.
             rng: Chooses election times and request ids.
             timing: The times of the group, equal in all replicas.
 
@@ -125,11 +125,13 @@ class RaftNode:
         self._state = state = ReplicaState(me, saved, log, timing, rng)
         self._leading = Leading(state)
         self._following = Following(state)
-        self._election = Election(state, lambda: self.is_damaged, now)
+        self._election = Election(state, lambda: self.is_damaged, now_ms)
         self._handlers: dict[type, Callable[[Any, int], None]] = {
             Tick: self._on_tick,
-            Appended: lambda each, now: self._leading.on_appended(each.end, now),
-            GroupRecordAppended: lambda each, now: self._leading.on_group_record(each.record, each.end, now),
+            Appended: lambda each, now_ms: self._leading.on_appended(each.end, now_ms),
+            GroupRecordAppended: lambda each, now_ms: self._leading.on_group_record(
+                each.record, each.end, now_ms
+            ),
             Flushed: self._on_flushed,
             Damaged: self._on_damaged,
             RangeRepaired: lambda _, __: self._following.on_repaired(),
@@ -219,17 +221,17 @@ class RaftNode:
             return {}
         return {member: progress.match for member, progress in self._leading.progress.items()}
 
-    def active_voters(self, now: int) -> int:
+    def active_voters(self, now_ms: int) -> int:
         """Return how many voters sent something within an election time, the leader included; else 0."""
-        return self._leading.active_voters(now) if self._state.role is Role.LEADER else 0
+        return self._leading.active_voters(now_ms) if self._state.role is Role.LEADER else 0
 
     @property
-    def deadline(self) -> int:
+    def deadline_ms(self) -> int:
         """Time in ms at which the node needs the next Tick."""
         if self._state.role is Role.LEADER:
-            return self._leading.deadline()
-        repeat = self._following.deadline()
-        return self._election.deadline if repeat is None else min(self._election.deadline, repeat)
+            return self._leading.deadline_ms()
+        repeat = self._following.deadline_ms()
+        return self._election.deadline_ms if repeat is None else min(self._election.deadline_ms, repeat)
 
     # ---- input ---------------------------------------------------------------------------------------------
 
@@ -257,23 +259,23 @@ class RaftNode:
             return state.group_id == group_id and is_leading
         return state.me not in everyone
 
-    def on(self, message: Input, now: int) -> list[Effect]:
-        """Process one input at the time `now` in ms; return what the owner must do.
+    def on(self, message: Input, now_ms: int) -> list[Effect]:
+        """Process one input at the time `now_ms`; return what the owner must do.
 
         Messages that are late, repeated, or of an unknown sender cause no harm.
         """
         was_leader = self._state.role is Role.LEADER
-        if was_leader and self._leading.is_overdue(now):
-            self._leading.on_tick(now)  # first: the message may have waited while this process was stopped
-        if not self._is_disturbance(message, now):
-            self._handlers[type(message)](message, now)
+        if was_leader and self._leading.is_overdue(now_ms):
+            self._leading.on_tick(now_ms)  # first: the message may have waited while this process was stopped
+        if not self._is_disturbance(message, now_ms):
+            self._handlers[type(message)](message, now_ms)
         if was_leader and self._state.role is not Role.LEADER:
-            self._election.arm(now)  # its deadline is from before this replica led
+            self._election.arm(now_ms)  # its deadline is from before this replica led
         return self._take_effects()
 
-    def change_members(self, members: Members, now: int) -> list[Effect]:
+    def change_members(self, members: Members, now_ms: int) -> list[Effect]:
         """Change the members of the group by one step. Raises NotAllowed; see `check_change`."""
-        self._leading.change_members(members, now)
+        self._leading.change_members(members, now_ms)
         return self._take_effects()
 
     @property
@@ -285,26 +287,26 @@ class RaftNode:
         """Return True if this replica leads and `member` has flushed all that is confirmed."""
         return self._state.role is Role.LEADER and self._leading.has_caught_up(member)
 
-    def needed_offset(self, since: int) -> int | None:
+    def needed_offset(self, since_ms: int) -> int | None:
         """Return the CommitLog offset from which on other members still need this leader's log.
 
-        Members that sent nothing after the time `since` in ms are not waited for. A new leader first has to
+        Members that sent nothing after `since_ms` are not waited for. A new leader first has to
         compare the logs: until then it is 0. None if this replica does not lead.
         """
-        return self._leading.needed_offset(since) if self._state.role is Role.LEADER else None
+        return self._leading.needed_offset(since_ms) if self._state.role is Role.LEADER else None
 
-    def transfer(self, to: Member, now: int) -> list[Effect]:
+    def transfer(self, to: Member, now_ms: int) -> list[Effect]:
         """Transfer the leadership to another voter. Raises NotAllowed.
 
         If `to` is not elected within an election time, this replica accepts sends again.
         """
-        self._leading.transfer(to, now)
+        self._leading.transfer(to, now_ms)
         return self._take_effects()
 
-    def resign(self, reason: str, now: int) -> list[Effect]:
+    def resign(self, reason: str, now_ms: int) -> list[Effect]:
         """Stop leading, for example because the log cannot be written or is damaged."""
         self._state.lose_leadership(reason)
-        self._election.arm(now)
+        self._election.arm(now_ms)
         return self._take_effects()
 
     def _take_effects(self) -> list[Effect]:
@@ -313,7 +315,7 @@ class RaftNode:
         effects, state.effects = state.effects, []
         return effects
 
-    def _is_disturbance(self, message: Input, now: int) -> bool:
+    def _is_disturbance(self, message: Input, now_ms: int) -> bool:
         """Return True for a greater term of a replica that is no member, while there is a leader.
 
         It may have been removed. A new leader repeats its notice until the lease of the old one is over.
@@ -323,46 +325,46 @@ class RaftNode:
             return False
         everyone = state.members.everyone
         is_stranger = state.me in everyone and message.sender not in everyone
-        return is_stranger and self._election.has_leader(now)
+        return is_stranger and self._election.has_leader(now_ms)
 
     # ---- time and log --------------------------------------------------------------------------------------
 
-    def _on_tick(self, _: Tick, now: int) -> None:
+    def _on_tick(self, _: Tick, now_ms: int) -> None:
         if self._state.role is Role.LEADER:
-            self._leading.on_tick(now)
-        elif now >= self._election.deadline:
-            if self._election.call(now):
-                self._leading.begin(now)
+            self._leading.on_tick(now_ms)
+        elif now_ms >= self._election.deadline_ms:
+            if self._election.call(now_ms):
+                self._leading.begin(now_ms)
         else:
-            self._following.on_tick(now)
+            self._following.on_tick(now_ms)
 
-    def _on_flushed(self, flushed: Flushed, now: int) -> None:
+    def _on_flushed(self, flushed: Flushed, now_ms: int) -> None:
         self._state.flushed = flushed.offset
         if self._state.role is Role.LEADER:
-            self._leading.on_flushed(now)
+            self._leading.on_flushed(now_ms)
         else:
-            self._following.on_flushed(now)
+            self._following.on_flushed(now_ms)
 
-    def _on_damaged(self, damaged: Damaged, now: int) -> None:
+    def _on_damaged(self, damaged: Damaged, now_ms: int) -> None:
         self._state.lose_leadership(f"the log is damaged at offset {damaged.begin:,}")
         self._following.on_damage(damaged.begin, damaged.end)
 
-    def _on_trimmed(self, trimmed: Trimmed, now: int) -> None:
+    def _on_trimmed(self, trimmed: Trimmed, now_ms: int) -> None:
         self._state.min = max(self._state.min, trimmed.offset)
         self._state.save_history()
         self._following.on_trimmed(trimmed.offset)
 
     # ---- election ------------------------------------------------------------------------------------------
 
-    def _on_vote_response(self, response: VoteResponse, now: int) -> None:
-        if self._election.on_vote_response(response, now):
-            self._leading.begin(now)
+    def _on_vote_response(self, response: VoteResponse, now_ms: int) -> None:
+        if self._election.on_vote_response(response, now_ms):
+            self._leading.begin(now_ms)
 
-    def _on_campaign_now(self, message: CampaignNow, now: int) -> None:
-        if self._election.on_campaign_now(message, now):
-            self._leading.begin(now)
+    def _on_campaign_now(self, message: CampaignNow, now_ms: int) -> None:
+        if self._election.on_campaign_now(message, now_ms):
+            self._leading.begin(now_ms)
 
-    def _on_notice(self, notice: LeaderNotice, now: int) -> None:
+    def _on_notice(self, notice: LeaderNotice, now_ms: int) -> None:
         state = self._state
         if notice.term < state.term:
             # The sender cannot lead this replica: it must learn the greater term.
@@ -371,43 +373,43 @@ class RaftNode:
             return
         self._enter(notice.term)
         if state.role is not Role.LEADER:
-            self._election.heard_leader(now)
-            self._following.on_notice(notice, now)
+            self._election.heard_leader(now_ms)
+            self._following.on_notice(notice, now_ms)
 
     # ---- leader --------------------------------------------------------------------------------------------
 
-    def _on_fetch(self, request: FetchRequest, now: int) -> None:
+    def _on_fetch(self, request: FetchRequest, now_ms: int) -> None:
         state = self._state
         self._enter(request.term)
         if request.term == state.term and state.role is Role.LEADER:
-            self._leading.on_fetch(request, now)
+            self._leading.on_fetch(request, now_ms)
             return
         leader = state.leader if state.leader != request.sender else None
         reason = f"replica {state.me.replica} does not lead term {state.term}"
         state.send(request.sender, NotServed(state.me, state.term, request.request_id, leader, reason))
 
-    def _on_ack(self, ack: Ack, now: int) -> None:
+    def _on_ack(self, ack: Ack, now_ms: int) -> None:
         if ack.term == self._state.term and self._state.role is Role.LEADER:
-            self._leading.on_ack(ack, now)
+            self._leading.on_ack(ack, now_ms)
 
-    def _on_repair_request(self, request: RepairRequest, now: int) -> None:
+    def _on_repair_request(self, request: RepairRequest, now_ms: int) -> None:
         if request.term == self._state.term and self._state.role is Role.LEADER:
             self._leading.on_repair_request(request)
 
     # ---- follower ------------------------------------------------------------------------------------------
 
-    def _on_response(self, response: Records | Mismatch | JoinFrom | NotServed, now: int) -> None:
+    def _on_response(self, response: Records | Mismatch | JoinFrom | NotServed, now_ms: int) -> None:
         state = self._state
         if response.term > state.term:
             state.raise_term(response.term)
             if isinstance(response, NotServed):
-                self._following.on_not_served(response, now)
+                self._following.on_not_served(response, now_ms)
         elif response.term == state.term and self._following.is_expected(response):
             if not isinstance(response, NotServed):
-                self._election.heard_leader(now)
-            self._of_response[type(response)](response, now)
+                self._election.heard_leader(now_ms)
+            self._of_response[type(response)](response, now_ms)
 
-    def _on_repair_bytes(self, response: RepairBytes, now: int) -> None:
+    def _on_repair_bytes(self, response: RepairBytes, now_ms: int) -> None:
         if response.term == self._state.term and response.sender == self._state.leader:
             self._following.on_repair_bytes(response)
 

@@ -4,7 +4,16 @@ import random
 from enum import StrEnum
 from typing import NamedTuple
 
-from actors.raft.effects import Confirm, Effect, Fail, LoseLeadership, Post, Restart, SavedTerm, SaveTerm
+from actors.raft.effects import (
+    Confirm,
+    Effect,
+    Fail,
+    LoseLeadership,
+    Restart,
+    SavedTerm,
+    SaveTerm,
+    SendToMember,
+)
 from actors.raft.history import GroupHistory, GroupRecord
 from actors.raft.members import Member, Members
 from actors.raft.messages import Message
@@ -143,7 +152,7 @@ class ReplicaState:
     def send(self, to: Member, message: Message) -> None:
         """Send a message. What it says about term and vote is durable before it leaves."""
         self.save_if_changed()
-        self.effects.append(Post(to, message))
+        self.effects.append(SendToMember(to, message))
 
     # ---- role ----------------------------------------------------------------------------------------------
 

@@ -34,8 +34,8 @@ OF_ELECTIONS = (
     Mutation(
         "a vote is not recorded",
         ELECTION,
-        "            state.vote_for(request.sender)\n            self.arm(now)",
-        "            self.arm(now)",
+        "            state.vote_for(request.sender)\n            self.arm(now_ms)",
+        "            self.arm(now_ms)",
     ),
     Mutation(
         "a second vote is granted",
@@ -71,13 +71,13 @@ OF_ELECTIONS = (
     Mutation(
         "the lease before a pre-vote is removed",
         ELECTION,
-        "request.term > state.term and not self.has_leader(now)",
+        "request.term > state.term and not self.has_leader(now_ms)",
         "request.term > state.term",
     ),
     Mutation(
         "the lease of a leader never ends",
         ELECTION,
-        "return state.leader is not None and now - self._heard < state.timing.election_ms",
+        "return state.leader is not None and now_ms - self._heard_ms < state.timing.election_ms",
         "return state.leader is not None",
         equivalent="a follower forgets its leader when it calls an election itself",
     ),
@@ -114,7 +114,7 @@ OF_ELECTIONS = (
     Mutation(
         "a stranger ends a leadership that is alive",
         NODE,
-        "return is_stranger and self._election.has_leader(now)",
+        "return is_stranger and self._election.has_leader(now_ms)",
         "return False",
         "tests/actors/raft/test_strangers.py",
     ),
@@ -147,8 +147,8 @@ OF_ELECTIONS = (
     Mutation(
         "a message leaves before the term is saved",
         STATE,
-        "        self.save_if_changed()\n        self.effects.append(Post(to, message))",
-        "        self.effects.append(Post(to, message))",
+        "        self.save_if_changed()\n        self.effects.append(SendToMember(to, message))",
+        "        self.effects.append(SendToMember(to, message))",
     ),
     Mutation(
         "the loss of the leadership is not reported",
@@ -159,7 +159,7 @@ OF_ELECTIONS = (
     Mutation(
         "a leader that was stopped does not notice it",
         NODE,
-        "if was_leader and self._leading.is_overdue(now):",
+        "if was_leader and self._leading.is_overdue(now_ms):",
         "if False:",
         "tests/actors/raft/test_node.py",
     ),
@@ -313,8 +313,8 @@ OF_REPLICATION = (
     Mutation(
         "positions of an earlier leadership count",
         LEADING,
-        "{each: Progress(now) for each in",
-        "{each: self._progress.get(each) or Progress(now) for each in",
+        "{each: Progress(now_ms) for each in",
+        "{each: self._progress.get(each) or Progress(now_ms) for each in",
     ),
     Mutation(
         "sends open before the first record of the leader is confirmed",
@@ -339,7 +339,7 @@ OF_REPLICATION = (
     Mutation(
         "a leader without a majority does not resign",
         LEADING,
-        "return self.active_voters(now) >= self._state.members.majority",
+        "return self.active_voters(now_ms) >= self._state.members.majority",
         "return True",
     ),
     Mutation(

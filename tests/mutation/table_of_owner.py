@@ -10,7 +10,7 @@ OPENING = f"{RAFT}/opening.py"
 RENEWAL = f"{RAFT}/renewal.py"
 TERM_FILE = "actors/raft/term_file.py"
 BOUND_FILE = "actors/raft/bound_file.py"
-GROUP_LOG = "actors/broker/replication/group_log.py"
+RAFT_LOG = "actors/broker/replication/raft_log.py"
 
 OF_DRIVER = (
     Mutation(
@@ -203,10 +203,10 @@ OF_FILES = (
     ),
     Mutation(
         "an unfinished end of the log is kept",
-        GROUP_LOG,
+        RAFT_LOG,
         "if blank is not None:\n            self._store",
         "if False:\n            self._store",
-        "tests/actors/broker/replication/test_group_log.py",
+        "tests/actors/broker/replication/test_raft_log.py",
     ),
     Mutation(
         "a store that lost its term file gets a new one",
@@ -220,7 +220,7 @@ OF_FILES = (
 OF_LOG = (
     Mutation(
         "a fetch ends with a blank",
-        GROUP_LOG,
+        RAFT_LOG,
         "            return bytes(data[:size])\n",
         "            end = [each.end for each in self.parts(offset, self.end)][:2][-1]\n"
         "            return bytes(self._store.log_bytes(offset, end - offset))\n",
@@ -228,24 +228,24 @@ OF_LOG = (
     ),
     Mutation(
         "the store confirms what its disk does not have",
-        GROUP_LOG,
+        RAFT_LOG,
         "return min(self._offset, positions.flushed)",
         "return self._offset",
-        "tests/actors/broker/replication/test_group_log.py",
+        "tests/actors/broker/replication/test_raft_log.py",
     ),
     Mutation(
         "a group record begins after the blank before it",
-        GROUP_LOG,
+        RAFT_LOG,
         "yield GroupRecord(part.offset if blank is None else blank, body.term, body.members)",
         "yield GroupRecord(part.offset, body.term, body.members)",
-        "tests/actors/broker/replication/test_group_log.py",
+        "tests/actors/broker/replication/test_raft_log.py",
     ),
     Mutation(
         "a lost sector is taken for damage",
-        GROUP_LOG,
+        RAFT_LOG,
         "if hole.position >= positions.confirmed and self._has_lost_sector(hole):",
         "if False:",
-        "tests/actors/broker/replication/test_group_log.py",
+        "tests/actors/broker/replication/test_raft_log.py",
     ),
     Mutation(
         "a restart takes the whole log as confirmed",

@@ -84,7 +84,7 @@ class ModelLog:
         if not self.is_new and self.min < saved.join_offset:
             self._remove()
         saved = with_group_id(saved, GROUP)
-        node = make_node(replica.member, saved, self.recover(), now=replica.now, rng=rng)
+        node = make_node(replica.member, saved, self.recover(), now_ms=replica.now, rng=rng)
         return Opened(node, term_file, addresses_of(saved.first_members))
 
     @property

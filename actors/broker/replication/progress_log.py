@@ -21,8 +21,8 @@ from typing import Final
 from actors.broker.core.metadata.consumer_offsets import ConsumerOffsets
 from actors.broker.core.table_names import ACKED, OFFSET, ORDER
 from actors.broker.core.table_spec import Entries
-from actors.broker.replication.group_log import log_parts
 from actors.broker.replication.raft.meta_record import RECORD_BYTES, Entry, Key, decode_meta, encode_changes
+from actors.broker.replication.raft_log import log_parts
 from store.common.logs import get_logger
 from store.message.message import UNKNOWN_HOST, MessageExt
 from store.message.record import RecordDraft, decode_record, decode_records

@@ -51,11 +51,15 @@ def a_node(
     records = (GroupRecord(min_offset, term, MEMBERS),) if term else ()
     log = LogState(min_offset, end, confirmed, records)
     saved = SavedTerm(term, first_members=MEMBERS)
-    return RaftNode(me, saved, log, now=0, rng=random.Random(1), timing=TIMING)
+    return RaftNode(me, saved, log, now_ms=0, rng=random.Random(1), timing=TIMING)
 
 
 def sent(effects: list[Any], kind: type) -> list[Any]:
-    return [each.message for each in effects if isinstance(each, do.Post) and isinstance(each.message, kind)]
+    return [
+        each.message
+        for each in effects
+        if isinstance(each, do.SendToMember) and isinstance(each.message, kind)
+    ]
 
 
 def of(effects: list[Any], kind: type) -> list[Any]:
@@ -64,7 +68,7 @@ def of(effects: list[Any], kind: type) -> list[Any]:
 
 def elected(node: RaftNode) -> int:
     """Let the node win an election; return the time."""
-    now = node.deadline
+    now = node.deadline_ms
     node.on(Tick(), now)
     node.on(VoteResponse(B, node.term, node.term + 1, True, True), now)
     effects = node.on(VoteResponse(B, node.term, node.term, False, True), now)
@@ -88,34 +92,34 @@ def opened(node: RaftNode) -> int:
 def test_term_and_vote_are_saved_before_the_vote_leaves() -> None:
     effects = a_node().on(VoteRequest(B, 5, False, 0, 0), 10)
     kinds = [type(each) for each in effects]
-    assert kinds.index(do.SaveTerm) < kinds.index(do.Post)
+    assert kinds.index(do.SaveTerm) < kinds.index(do.SendToMember)
     assert of(effects, do.SaveTerm)[0].saved[:2] == (5, B)
     assert sent(effects, VoteResponse)[0].is_granted
 
 
 def test_times_that_make_followers_call_needless_elections_are_refused() -> None:
     with pytest.raises(ValueError, match="hold_ms 600 is more than half of election_ms 1,000"):
-        RaftNode(A, SavedTerm(), LogState(0, 0, 0), now=0, rng=random.Random(1), timing=Timing(1_000, 600))
+        RaftNode(A, SavedTerm(), LogState(0, 0, 0), now_ms=0, rng=random.Random(1), timing=Timing(1_000, 600))
 
 
 def test_only_voter_stands_at_its_start_without_waiting_for_a_leader() -> None:
     log, saved = LogState(0, 50, 0), SavedTerm(3, first_members=Members((A,)))
-    node = RaftNode(A, saved, log, now=7, rng=random.Random(1), timing=TIMING)
-    assert node.deadline == 7
+    node = RaftNode(A, saved, log, now_ms=7, rng=random.Random(1), timing=TIMING)
+    assert node.deadline_ms == 7
     node.on(Tick(), 7)
     assert (node.role, node.term) == (Role.LEADER, 4)
 
-    lost = RaftNode(A, saved, LogState(0, 50, 60), now=7, rng=random.Random(1), timing=TIMING)
+    lost = RaftNode(A, saved, LogState(0, 50, 60), now_ms=7, rng=random.Random(1), timing=TIMING)
     lost.on(Tick(), 7)
     assert lost.role is Role.FOLLOWER  # it lacks confirmed bytes
-    assert lost.deadline > 7
+    assert lost.deadline_ms > 7
 
 
 def test_second_candidate_of_a_term_gets_no_vote_also_after_a_restart() -> None:
     node = a_node()
     (save,) = of(node.on(VoteRequest(B, 5, False, 0, 0), 10), do.SaveTerm)
     assert not sent(node.on(VoteRequest(C, 5, False, 9, 999), 11), VoteResponse)[0].is_granted
-    restarted = RaftNode(A, save.saved, LogState(0, 0, 0), now=0, rng=random.Random(2), timing=Timing())
+    restarted = RaftNode(A, save.saved, LogState(0, 0, 0), now_ms=0, rng=random.Random(2), timing=Timing())
     assert not sent(restarted.on(VoteRequest(C, 5, False, 9, 999), 11), VoteResponse)[0].is_granted
 
 
@@ -191,7 +195,7 @@ def test_confirmation_is_sent_alone_if_no_records_follow() -> None:
     effects = node.on(FetchRequest(B, node.term, 2, end + 10, node.term, end + 10, True), now)
     assert of(effects, do.Confirm) == [do.Confirm(end + 10)]
     assert sent(effects, Records) == []
-    assert node.deadline <= now + CONFIRM_MS
+    assert node.deadline_ms <= now + CONFIRM_MS
     (records,) = sent(node.on(Tick(), now + CONFIRM_MS), Records)
     assert records.confirmed == end + 10
     assert sent(node.on(Tick(), now + 2 * CONFIRM_MS), Records) == []
@@ -204,7 +208,7 @@ def test_round_waits_for_half_of_what_was_confirmed_but_only_briefly(is_held: bo
     fetch = FetchRequest(B, node.term, 2, end, node.term, end, True)
     first, second = (fetch, Appended(end + 10)) if is_held else (Appended(end + 10), fetch)
     assert of(node.on(first, now) + node.on(second, now), do.SendRecords) == []
-    assert node.deadline == now + LINGER_MS
+    assert node.deadline_ms == now + LINGER_MS
     assert len(of(node.on(Appended(end + RECORD_BYTES // 2), now + 1), do.SendRecords)) == 1
     node.on(fetch._replace(request_id=3, offset=end + RECORD_BYTES // 2), now + 1)
     node.on(Appended(end + RECORD_BYTES // 2 + 1), now + 1)
@@ -295,14 +299,14 @@ def test_log_is_replaced_at_the_start_if_the_replica_stopped_before(has_replaced
     saved = of(node.on(JoinFrom(B, 4, fetch.request_id, 200, base), 11), do.SaveTerm)[-1].saved
     old = LogState(0, 100, 60, (GroupRecord(0, 3, MEMBERS),))
     log = LogState(200, 200, 200) if has_replaced else old
-    node = RaftNode(A, saved, log, now=0, rng=random.Random(1), timing=TIMING)
+    node = RaftNode(A, saved, log, now_ms=0, rng=random.Random(1), timing=TIMING)
     assert node.start() == ([] if has_replaced else [do.Restart(200)])
     (fetch,) = sent(node.on(LeaderNotice(B, 4), 1), FetchRequest)
     assert (fetch.offset, fetch.term_before) == (200, 4)
 
 
 def test_deleted_files_were_confirmed_even_if_the_saved_bound_is_older() -> None:
-    node = RaftNode(A, SavedTerm(), LogState(80, 100, 60), now=0, rng=random.Random(1), timing=TIMING)
+    node = RaftNode(A, SavedTerm(), LogState(80, 100, 60), now_ms=0, rng=random.Random(1), timing=TIMING)
     assert node.confirmed == 80
 
 
@@ -311,7 +315,7 @@ def test_files_that_a_power_loss_brings_back_are_not_compared_without_their_hist
     node = a_node(end=200, confirmed=200, term=3, min_offset=100)
     (save,) = of(node.on(Trimmed(120), 10), do.SaveTerm)
     log = LogState(50, 200, 200, (GroupRecord(100, 3, MEMBERS),))
-    leader = RaftNode(A, save.saved, log, now=0, rng=random.Random(1), timing=TIMING)
+    leader = RaftNode(A, save.saved, log, now_ms=0, rng=random.Random(1), timing=TIMING)
     now = opened(leader)
     leader.on(Trimmed(80), now)
     (join,) = sent(leader.on(FetchRequest(B, leader.term, 1, 100, 2, 100, True), now), JoinFrom)
@@ -381,7 +385,7 @@ def test_leader_with_a_damaged_log_resigns() -> None:
 @pytest.mark.parametrize("is_pre", [True, False], ids=["pre-vote", "vote"])
 def test_candidate_that_finds_damage_is_not_elected(is_pre: bool) -> None:
     node = a_node(end=100, confirmed=100, term=3)
-    now = node.deadline
+    now = node.deadline_ms
     node.on(Tick(), now)
     if not is_pre:
         node.on(VoteResponse(B, 3, 4, True, True), now)

@@ -42,7 +42,7 @@ def test_stranger_is_believed_only_as_candidate_or_leader_of_this_group(kind: An
 def test_replica_that_is_no_member_yet_takes_its_group_from_its_leader(kind: Any) -> None:
     message = invented(kind, B, random.Random(1))
     log = LogState(0, 0, 0)
-    joining = RaftNode(D, SavedTerm(), log, now=0, rng=random.Random(1), timing=TIMING)
+    joining = RaftNode(D, SavedTerm(), log, now_ms=0, rng=random.Random(1), timing=TIMING)
     assert joining.is_of_group(message, GROUP)
     joining.on(LeaderNotice(B, 3), 10)
     (saved,) = of(joining.on(GroupNamed(GROUP), 10), do.SaveTerm)

@@ -61,7 +61,7 @@ def test_store_becomes_the_only_member_and_leads_with_a_greater_term(made: Broke
         assert replica.node.term == term + TERM_STEP * times
         groups.add(replica.node.group_id)
         assert len(groups) == 1 + times  # the other members of the old group are strangers
-        effects = replica.node.on(Tick(), replica.node.deadline)
+        effects = replica.node.on(Tick(), replica.node.deadline_ms)
         assert any(isinstance(each, AppendGroupRecord) for each in effects)
         replica.store.close()
 

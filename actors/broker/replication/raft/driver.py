@@ -1,6 +1,6 @@
 """RaftDriver: feeds the RaftNode of a broker, and executes its effects on the store and the network.
 
-    messages of replicas ┐              ┌ GroupLog, TermFile
+    messages of replicas ┐              ┌ RaftLog, TermFile
     time                 ┼→ RaftNode ──→┼ messages to replicas
     end of each turn     ┘              └ sends open, leadership lost, replica failed
 
@@ -13,8 +13,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from actors.broker.replication.group_log import GroupLog
 from actors.broker.replication.raft.addresses import MemberAddresses
+from actors.broker.replication.raft_log import RaftLog
 from actors.raft import effects as do
 from actors.raft.members import Member, Members, NotAllowed
 from actors.raft.messages import Message
@@ -64,8 +64,8 @@ class Timer(Protocol):
         """Give up the call."""
 
 
-class RaftHost(Protocol):
-    """What the driver needs of the broker; the methods are called while effects are executed."""
+class BrokerActions(Protocol):
+    """What the driver has the broker do; the methods are called while effects are executed."""
 
     def send(self, to: Member, message: Message) -> None:
         """Send a message, which may be lost. Raises ValueError if it is too long."""
@@ -98,12 +98,12 @@ class RaftDriver:
     def __init__(
         self,
         node: RaftNode,
-        log: GroupLog,
+        log: RaftLog,
         store: MessageStore,
         term_file: TermFile,
         clock: Clock,
         addresses: MemberAddresses,
-        broker: RaftHost,
+        broker: BrokerActions,
     ) -> None:
         self.node = node
         self.failure = ""
@@ -125,7 +125,7 @@ class RaftDriver:
         self._records_at, self._records = (0, 0, 0), b""
         self._do: dict[type, Callable[[Any], None]] = {
             do.SaveTerm: lambda effect: self._term_file.write(effect.saved),
-            do.Post: lambda effect: self._broker.send(effect.to, effect.message),
+            do.SendToMember: lambda effect: self._broker.send(effect.to, effect.message),
             do.SendRecords: self._send_records,
             do.SendRepair: self._send_repair,
             do.Append: self._append,
@@ -263,18 +263,18 @@ class RaftDriver:
         """Set the timer for the next Tick; a timer that is early enough is kept."""
         if not self._is_running:
             return
-        deadline = self.node.deadline
+        deadline_ms = self.node.deadline_ms
         if self._timer is not None:
-            if self._timer_ms <= deadline:
+            if self._timer_ms <= deadline_ms:
                 return
             self._timer.cancel()
-        self._timer_ms = deadline
-        delay_s = max(deadline - self._now(), 1) / 1000
+        self._timer_ms = deadline_ms
+        delay_s = max(deadline_ms - self._now(), 1) / 1000
         self._timer = self._broker.call_later(delay_s, self._on_timer)
 
     def _on_timer(self) -> None:
         self._timer = None
-        if self._is_running and self._now() >= self.node.deadline:
+        if self._is_running and self._now() >= self.node.deadline_ms:
             self._feed(Tick())
         self._arm()
 

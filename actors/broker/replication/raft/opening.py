@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Final
 
 from actors.broker.broker_settings import BrokerSettings, raft_member
-from actors.broker.replication.group_log import GroupConfirm, GroupLog
 from actors.broker.replication.raft.renewal import renew_store, require_rebuild
+from actors.broker.replication.raft_log import RaftConfirm, RaftLog
 from actors.raft.bound_file import raise_bound
 from actors.raft.effects import SavedTerm
 from actors.raft.members import Member, Members
@@ -45,7 +45,7 @@ class RaftReplica:
 
     group: str
     node: RaftNode
-    log: GroupLog
+    log: RaftLog
     store: MessageStore
     term_file: TermFile
     addresses: Mapping[Member, str]
@@ -80,18 +80,18 @@ def open_replica(
     members = Members() if saved is not None else _members(ids)
     bound = _save_bound(root, me.store_id)
     renew_store(root, 0 if saved is None else saved.join_offset, settings.store.lock_timeout_ms)
-    confirm = GroupConfirm()
+    confirm = RaftConfirm()
     store = open_store(confirm)
     try:
         if saved is None:
             saved = _first_term(store, term_file, members)
         saved = with_group_id(saved, group)
-        log = GroupLog(store, confirm, group, me)
+        log = RaftLog(store, confirm, group, me)
         log.remove_unfinished_tail()
         if log.damage is not None:
             require_rebuild(root)  # recovery may have derived another topic, also if the record is deleted
         now = clock.monotonic_ns() // NS_PER_MS
-        node = make_node(me, saved, log.state(bound), now=now, rng=rng)
+        node = make_node(me, saved, log.state(bound), now_ms=now, rng=rng)
     except BaseException:
         store.close()
         raise
@@ -116,7 +116,7 @@ def _own_store_id(settings: BrokerSettings, ids: Sequence[str], open_store: Open
             "because it has lost what it acknowledged",
             root,
         )
-    store = open_store(GroupConfirm())
+    store = open_store(RaftConfirm())
     store_id = store.identity.store_id
     store.close()
     if ids:

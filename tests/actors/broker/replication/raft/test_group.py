@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from actors.broker.replication.group_log import GroupLog
 from actors.broker.replication.raft.raft_requests import raft_message
+from actors.broker.replication.raft_log import RaftLog
 from actors.raft.group_record import GROUP_TOPIC
 from actors.raft.members import Member
 from actors.raft.messages import LeaderNotice, VoteRequest
@@ -150,14 +150,14 @@ def test_minority_refuses_sends_and_restarted_replicas_continue(tmp_path: Path) 
 def test_leader_reads_new_records_once_for_all_followers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    reads: list[tuple[GroupLog, int, int]] = []
-    read = GroupLog.read
+    reads: list[tuple[RaftLog, int, int]] = []
+    read = RaftLog.read
 
-    def noted_read(log: GroupLog, offset: int, max_bytes: int) -> bytes:
+    def noted_read(log: RaftLog, offset: int, max_bytes: int) -> bytes:
         reads.append((log, offset, log.end))
         return read(log, offset, max_bytes)
 
-    monkeypatch.setattr(GroupLog, "read", noted_read)
+    monkeypatch.setattr(RaftLog, "read", noted_read)
 
     async def story() -> None:
         async with Group(tmp_path) as group:

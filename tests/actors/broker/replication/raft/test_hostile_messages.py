@@ -84,7 +84,7 @@ def follower() -> tuple[RaftNode, int]:
 
 def candidate() -> tuple[RaftNode, int]:
     node = a_node(end=END, confirmed=CONFIRMED, term=2)
-    now = node.deadline
+    now = node.deadline_ms
     node.on(Tick(), now)
     return node, now
 

@@ -1,8 +1,8 @@
-"""GroupLog: the CommitLog of a broker as the log of a Raft group.
+"""RaftLog: the CommitLog of a broker as the log of a Raft group.
 
-    RaftNode ──effects──→ GroupLog ──→ MessageStore ──→ CommitLog
+    RaftNode ──effects──→ RaftLog ──→ MessageStore ──→ CommitLog
                                           ↑
-                                    GroupConfirm: confirmed is what the node says
+                                    RaftConfirm: confirmed is what the node says
 
 A log of a group never ends with a blank: `read` returns a blank only with the record after it, and
 `remove_unfinished_tail` removes one that a crash has left. See `actors/raft/history.py`.
@@ -30,7 +30,7 @@ _SIZE = slice(0, 4)
 SECTOR_BYTES = 512
 
 
-class GroupConfirm:
+class RaftConfirm:
     """The confirm policy of a replica in a group: what its RaftNode has confirmed and its disk has.
 
     A majority may have flushed what this replica has not. Its checkpoints must not be ahead of its own disk:
@@ -79,10 +79,10 @@ def log_parts(store: MessageStore, begin: int, end: int) -> Iterator[LogPart]:
         begin += place
 
 
-class GroupLog:
+class RaftLog:
     """What a RaftNode and its owner do with the log of one store."""
 
-    def __init__(self, store: MessageStore, confirm: GroupConfirm, group: str, me: Member) -> None:
+    def __init__(self, store: MessageStore, confirm: RaftConfirm, group: str, me: Member) -> None:
         """Create the log of the replica `me` of `group`, whose store was opened with the policy `confirm`."""
         self._store = store
         self._confirm = confirm

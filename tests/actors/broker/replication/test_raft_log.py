@@ -1,4 +1,4 @@
-"""GroupLog: the CommitLog of a broker as the log of a Raft group."""
+"""RaftLog: the CommitLog of a broker as the log of a Raft group."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from actors.broker.replication.group_log import GroupConfirm, GroupLog
+from actors.broker.replication.raft_log import RaftConfirm, RaftLog
 from actors.raft.history import GroupRecord
 from actors.raft.members import Member, Members
 from store.common.clock import SystemClock
@@ -33,10 +33,10 @@ class Replica:
     """A store with its group log."""
 
     def __init__(self, root: Path) -> None:
-        self.confirm = GroupConfirm()
+        self.confirm = RaftConfirm()
         identity = StoreIdentity("DefaultCluster", "broker-a", 0)
         self.store = MessageStore.open(root, SETTINGS, identity, SystemClock(), confirm=self.confirm)
-        self.log = GroupLog(self.store, self.confirm, "DefaultCluster/broker-a", ME)
+        self.log = RaftLog(self.store, self.confirm, "DefaultCluster/broker-a", ME)
 
     def append(self, body: bytes) -> int:
         """Append a message; return its CommitLog offset."""
