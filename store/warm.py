@@ -33,7 +33,7 @@ _FAMILIES = (
     "index_check",
     "java_hash",
     "messages_to_batch",
-    "plain_sends",
+    "take_sends",
     "send_frames",
     "properties",
     "records_to_columns",

@@ -1,4 +1,4 @@
-"""Scans the headers of SEND_MESSAGE_V2 and SEND_BATCH_MESSAGE frames (see `plain_sends`).
+"""Scans the headers of SEND_MESSAGE_V2 and SEND_BATCH_MESSAGE frames (see `take_sends`).
 
 A JSON header has its keys in the order of RocketMQ's encoder:
 

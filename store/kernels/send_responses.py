@@ -1,4 +1,4 @@
-"""Writes the responses to plain sends (see `plain_sends`).
+"""Writes the responses to plain sends (see `take_sends`).
 
 A response consists of constant parts, which the ordinary encoder has made once, with the values of one send
 or batch between them. The msgId of a batch has the ids of all its messages, separated by commas.

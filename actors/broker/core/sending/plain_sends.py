@@ -1,4 +1,4 @@
-"""PlainSends: appends the plain sends of a receive buffer with one call of `store.kernels.plain_sends`.
+"""PlainSends: appends the plain sends of a receive buffer with one call of `store.kernels.take_sends`.
 
 A topic becomes known when `Sender` has appended a message to one of its queues, and all topics are forgotten
 when a definition changes: so `Sender` decides which sends are permitted, and this object repeats it.
@@ -28,7 +28,7 @@ from actors.wire.codes import FLAG_RESPONSE, ResponseCode, SerializeType
 from actors.wire.command import PREFIX, RemotingCommand, encode_command
 from actors.wire.frame import decode_frames
 from store.common.clock import Clock
-from store.kernels import plain_sends as k
+from store.kernels import take_sends as k
 from store.kernels.send_frames import SCANNED
 from store.kernels.send_responses import HOSTS
 from store.message.hosts import V4_BYTES

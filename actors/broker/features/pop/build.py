@@ -14,12 +14,12 @@ from actors.broker.features.pop.claimed_offsets import ClaimedOffsets
 from actors.broker.features.pop.claims import Claims
 from actors.broker.features.pop.orders import Orders
 from actors.broker.features.pop.pop_counts import PopCounts
-from actors.broker.features.pop.popping import Popping
-from actors.broker.features.pop.pops import Pops
+from actors.broker.features.pop.pop_reader import PopReader
+from actors.broker.features.pop.pop_requests import PopRequests
 from actors.broker.features.pop.retries import Retries
 from actors.broker.features.pop.revive_log import ReviveLog
 from actors.broker.features.pop.reviver import Reviver
-from actors.broker.features.pop.waiting import PopWaits
+from actors.broker.features.pop.waiting import WaitingPops
 from actors.host.figures import Figure, Kind
 
 TICK_MS = 100
@@ -32,7 +32,7 @@ def build_pop(parts: BrokerParts) -> Capability:
     """Build POP for a broker. Its services start after those of the timer, to which it writes."""
     settings, clock, loop, tables = parts.settings, parts.clock, parts.loop, parts.tables
     store, offsets, topics, reader = loop.store, tables.offsets, tables.topics, parts.reader
-    waits = PopWaits(loop.held, topics, clock, loop.server.hub.resume)
+    waits = WaitingPops(loop.held, topics, clock, loop.server.hub.resume)
     claims = Claims(clock, ClaimedOffsets(offsets))
     orders = Orders(tables.orders, offsets, clock, tables.order_changes.note, waits.wake)
     counts = PopCounts(topics)
@@ -41,12 +41,14 @@ def build_pop(parts: BrokerParts) -> Capability:
     reviver = Reviver(store, loop.reads, offsets, claims, log, retries, waits.wake, loop.server.request_tick)
     offsets.acked.before_log(reviver.record)
     revive_log = ReviveLog(settings, store, loop.reads, offsets, clock, log, reviver, waits.wake, counts)
-    popping = Popping(settings, store, reader, parts.groups.progress, topics, offsets, claims, orders, clock)
-    pops = Pops(settings, reader, loop.reads, topics, popping, waits, parts.popping, clock)
+    pop_reader = PopReader(
+        settings, store, reader, parts.groups.progress, topics, offsets, claims, orders, clock
+    )
+    requests = PopRequests(settings, reader, loop.reads, topics, pop_reader, waits, parts.popping, clock)
     acks = PopAcks(settings, store, topics, offsets, claims, orders, log, revive_log, clock)
     master, supervisor = frozenset({Role.MASTER}), parts.supervisor
     return Capability(
-        rows=(*pops.rows(), *acks.rows()),
+        rows=(*requests.rows(), *acks.rows()),
         services=(
             RoleService("revive-log", master, revive_log.start, revive_log.stop),
             RoleService("pop-claims", master, _nothing, reviver.stop),
@@ -56,10 +58,10 @@ def build_pop(parts: BrokerParts) -> Capability:
             periodic(supervisor, "pop-orders", master, TICK_MS, orders.tick),
             periodic(supervisor, "pop-orders-expiry", master, EXPIRE_ORDERS_MS, orders.expire),
             RoleService("pop-acks", master, acks.start, acks.stop),
-            RoleService("pops", master, pops.start, pops.stop),
+            RoleService("pops", master, requests.start, requests.stop),
         ),
         figures=(*_figures(claims, reviver, revive_log, parts.popping), *counts.figures()),
-        keepers=(popping, claims, revive_log),
+        keepers=(pop_reader, claims, revive_log),
     )
 
 

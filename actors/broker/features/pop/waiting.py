@@ -48,7 +48,7 @@ class WaitingPop(HeldRequest[Arrival]):
         self,
         context: RequestContext,
         handler: Serves,
-        waits: PopWaits,
+        waits: WaitingPops,
         topic: str,
         group: str,
         queue_id: int,
@@ -98,7 +98,7 @@ class WaitingPop(HeldRequest[Arrival]):
         self.handler.resume(self)
 
 
-class PopWaits:
+class WaitingPops:
     """The waiting pops of one broker."""
 
     def __init__(

@@ -136,29 +136,30 @@ async def assert_goes_on(peer: Peer, held: asyncio.Future[RemotingCommand], body
     assert (moved.code, moved.ext["nextBeginOffset"]) == (MOVED, str(COUNT + 1))
 
 
+SERVICE = "a service of a master, which starts when the end is known"
 READERS = {
     "broker/admin/broker_info.py": "after `caught_up`",
     "broker/admin/offset_admin.py": "after `caught_up`",
     "broker/admin/progress_requests.py": "after `caught_up`",
-    "broker/delay/build.py": "a figure that names RocketMQ's two offsets",
-    "broker/delay/delay_scheduler.py": "a service of a master, which starts when the end is known",
-    "broker/drain.py": "after `caught_up`",
-    "broker/group/group_progress.py": "of requests after `caught_up`, and of figures if the end is known",
-    "broker/group/offset_requests.py": "after `caught_up`, and for queues that the topic does not have",
-    "broker/loop/log_history.py": "of the group records: the epochs that are known at least",
-    "broker/metrics/lags.py": "only if the end is known",
-    "broker/pop/acks.py": "a service of a master, which starts when the end is known",
-    "broker/pop/popping.py": "a service of a master, which starts when the end is known",
-    "broker/pop/revive_log.py": "a service of a master, which starts when the end is known",
-    "broker/reading/queue_reader.py": "compared with the offset of a pull, which the store does not move",
-    "broker/reading/queues.py": "after `caught_up`",
+    "broker/core/drain.py": "after `caught_up`",
+    "broker/core/group/group_progress.py": "requests after `caught_up`, figures if the end is known",
+    "broker/core/group/offset_requests.py": "after `caught_up`, and for queues that the topic does not have",
+    "broker/core/loop/log_history.py": "of the group records: the epochs that are known at least",
+    "broker/core/reading/queue_reader.py": "compared with the offset of a pull, which is not moved",
+    "broker/core/reading/queues.py": "after `caught_up`",
+    "broker/features/delay/build.py": "a figure that names RocketMQ's two offsets",
+    "broker/features/delay/delay_scheduler.py": SERVICE,
+    "broker/features/metrics/lags.py": "only if the end is known",
+    "broker/features/pop/acks.py": SERVICE,
+    "broker/features/pop/pop_reader.py": SERVICE,
+    "broker/features/pop/revive_log.py": SERVICE,
+    "broker/features/retry/build.py": "only if the end is known",
+    "broker/features/timer/timer_service.py": SERVICE,
+    "broker/features/transactions/checks.py": SERVICE,
+    "broker/features/transactions/transaction_log.py": SERVICE,
     "broker/replication/progress_log.py": "the part that is dispatched; then it reads the hidden part, too",
     "broker/replication/raft/group_tables.py": "the part that is dispatched",
     "broker/replication/raft/meta_log.py": "of a leader that is open for sends",
-    "broker/retry/build.py": "only if the end is known",
-    "broker/timer/timer_service.py": "a service of a master, which starts when the end is known",
-    "broker/transactions/checks.py": "a service of a master, which starts when the end is known",
-    "broker/transactions/transaction_log.py": "a service of a master, which starts when the end is known",
 }
 """Each file that reads the end of a queue, and why it does not use one that is too low."""
 

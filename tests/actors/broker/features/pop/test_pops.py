@@ -11,7 +11,7 @@ import orjson
 import pytest
 from structlog.testing import capture_logs
 
-from actors.broker.features.pop import popping
+from actors.broker.features.pop import pop_reader
 from actors.wire.admin_headers import DeleteGroupHeader, ResetOffsetHeader
 from actors.wire.bodies.pops import (
     BatchAck,
@@ -62,7 +62,7 @@ async def revived(peer: Peer, count: int) -> None:
 def test_pops_wait_while_too_many_messages_are_in_flight(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(popping, "IN_FLIGHT", replace(popping.IN_FLIGHT, limit=2))
+    monkeypatch.setattr(pop_reader, "IN_FLIGHT", replace(pop_reader.IN_FLIGHT, limit=2))
 
     async def story(peer: Peer) -> None:
         await send(peer, "a", "b", "c")

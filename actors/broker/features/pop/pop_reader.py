@@ -1,4 +1,4 @@
-"""Popping: reads the queues of one pop, claims what it found and encodes the response.
+"""PopReader: reads the queues of one pop, claims what it found and encodes the response.
 
     queues in turn, the retry topic first or last ──► where the group is ──► read ──► claim ──► response
                                                           └─ blocked (ordered), or too much in flight: skipped
@@ -84,7 +84,7 @@ class FoundMessages(NamedTuple):
     result: GetMessageResult
 
 
-class Popping:
+class PopReader:
     """Reads and claims the messages of one broker's queues."""
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Pops: the requests POP_MESSAGE, PEEK_MESSAGE, NOTIFICATION and POLLING_INFO.
+"""PopRequests: the requests POP_MESSAGE, PEEK_MESSAGE, NOTIFICATION and POLLING_INFO.
 
 pop ──► messages ─────────────────────────────────────────────────► response with their claims
   └───► none ──► held ──arrival, retry, end of a claim──► pop again
@@ -18,8 +18,8 @@ from actors.broker.core.loop.reads import Reads
 from actors.broker.core.metadata.topics import Topics
 from actors.broker.core.reading.queue_reader import QueueReader
 from actors.broker.features.pop.claims import ClaimQueue, check_invisible_ms
-from actors.broker.features.pop.popping import FoundMessages, Popping, PopSource
-from actors.broker.features.pop.waiting import PopWaits, WaitingPop
+from actors.broker.features.pop.pop_reader import FoundMessages, PopReader, PopSource
+from actors.broker.features.pop.waiting import WaitingPop, WaitingPops
 from actors.transport.request import Cost, RequestContext, RequestRow
 from actors.transport.slices import Steps
 from actors.wire.bodies.pops import (
@@ -43,7 +43,7 @@ from store.message_store import GetMessageStatus
 from store.reading.message_filter import MATCH_ALL
 
 
-class Pops:
+class PopRequests:
     """Request handler for pops, and for questions about messages to pop."""
 
     def __init__(
@@ -52,8 +52,8 @@ class Pops:
         reader: QueueReader,
         reads: Reads,
         topics: Topics,
-        popping: Popping,
-        waits: PopWaits,
+        pop_reader: PopReader,
+        waits: WaitingPops,
         popping_groups: PoppingGroups,
         clock: Clock,
     ) -> None:
@@ -64,7 +64,7 @@ class Pops:
             reader: checks the groups.
             reads: reads without waiting for the disk on the loop.
             topics: the broker's topics.
-            popping: reads and claims messages.
+            pop_reader: reads and claims messages.
             waits: the waiting requests.
             popping_groups: notes which groups pop.
             clock: provides the time of a peek.
@@ -73,7 +73,7 @@ class Pops:
         self._reader = reader
         self._reads = reads
         self._topics = topics
-        self._popping = popping
+        self._pop_reader = pop_reader
         self._waits = waits
         self._groups = popping_groups
         self._clock = clock
@@ -140,8 +140,8 @@ class Pops:
             context, self, self._waits, topic, group, max(header.queue_id, -1), MATCH_ALL,
             max_messages=header.max_msg_nums,
         )  # fmt: skip
-        sources = self._popping.sources(request)
-        self._reads.serve(context, lambda: self._popping.read(request, sources), self._peeked)
+        sources = self._pop_reader.sources(request)
+        self._reads.serve(context, lambda: self._pop_reader.read(request, sources), self._peeked)
 
     def notify(self, context: RequestContext) -> RemotingCommand | None:
         """Handle NOTIFICATION: respond when there is a message to pop, or when the wait time is over."""
@@ -221,8 +221,8 @@ class Pops:
         return min(max(poll_ms, 0), self._settings.max_hold_ms)
 
     def _serve(self, request: WaitingPop) -> None:
-        sources = self._popping.sources(request)
-        if self._reads.catch_up() or self._popping.can_read(sources):
+        sources = self._pop_reader.sources(request)
+        if self._reads.catch_up() or self._pop_reader.can_read(sources):
             self._read(request, sources)
         else:
             self._reads.wait_for_dispatch(request.context, lambda _: self._read(request, sources))
@@ -230,7 +230,7 @@ class Pops:
     def _read(self, request: WaitingPop, sources: list[PopSource]) -> None:
         self._reads.serve(
             request.context,
-            lambda: self._popping.read(request, sources),
+            lambda: self._pop_reader.read(request, sources),
             partial(self._respond, request),
         )
 
@@ -238,7 +238,7 @@ class Pops:
         """Claim what was found and respond; hold the request if that is nothing."""
         if not self._is_serving:
             raise Refused(ResponseCode.SERVICE_NOT_AVAILABLE, "this broker is shutting down")
-        response = self._popping.claim(request, found)
+        response = self._pop_reader.claim(request, found)
         if response is not None:
             if int(response.ext["restNum"]) > 0:  # another waiting pop may have the rest now
                 self._waits.wake(ClaimQueue(request.topic, request.group, -1))
@@ -252,7 +252,7 @@ class Pops:
         remark: str = GetMessageStatus.NO_MESSAGE_IN_QUEUE.name
         if not self._waits.is_over(request):
             code, remark = ResponseCode.POLLING_FULL, "too many requests are held: raise max_held_pulls"
-        return RemotingCommand.response(code, remark, self._popping.nothing(request).to_ext())
+        return RemotingCommand.response(code, remark, self._pop_reader.nothing(request).to_ext())
 
     async def _continue(self, request: WaitingPop) -> None:
         await asyncio.sleep(0)
@@ -271,7 +271,7 @@ class Pops:
     def _notification(self, request: WaitingPop) -> RemotingCommand | None:
         """Return the response; None if the request is held."""
         self._reads.catch_up()
-        has_message = self._popping.has_message(request)
+        has_message = self._pop_reader.has_message(request)
         if not has_message and self._waits.hold(request):
             return None
         is_full = not has_message and not self._waits.is_over(request)
