@@ -222,8 +222,9 @@ def test_no_machine_paths_and_no_other_package_index() -> None:
 def test_top_level_folders_are_those_of_the_design() -> None:
     listed = subprocess.run(["git", "ls-files"], cwd=REPO, capture_output=True, text=True, check=True).stdout
     top = {line.split("/")[0] for line in listed.splitlines()}
-    code = {"cluster", "actors", "store", "jobs", "configs", "tests", "benchmarks", "docs"}
+    code = {"cluster", "actors", "store", "jobs", "configs", "tests", "benchmarks", "docs", "client"}
     allowed = code | {"pyproject.toml", "uv.lock", "README.md", "LICENSE", ".ci", ".gitignore", ".rayignore"}
+    allowed |= {"Dockerfile", ".dockerignore", "compose.yaml"}
     assert top <= allowed, top - allowed
 
 

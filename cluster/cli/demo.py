@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from cluster.cli.console import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_REFUSED, print_error
+from cluster.cli.console import EXIT_FAILED, EXIT_INTERRUPTED
 from cluster.cli.options import examples
 
 EPILOG = examples("raymq demo", "raymq demo --flights 10000", "raymq demo --console")
@@ -33,13 +33,9 @@ def _run(flights: int, web_console: bool) -> int:
 
     from rich.console import Console
 
-    from cluster.lab.demo.flights import FlightsNotInstalled, data_file
+    from cluster.lab.demo.flights import data_file
 
-    try:
-        data_file()
-    except FlightsNotInstalled as error:
-        print_error(str(error))
-        return EXIT_REFUSED
+    data_file()  # raises before anything is started
 
     from cluster.lab.demo.cluster_up import DemoFailed
     from cluster.lab.demo.run import run_demo

@@ -11,7 +11,7 @@ from importlib import import_module
 
 import typer
 
-from cluster.cli.console import writing_output
+from cluster.cli.console import EXIT_REFUSED, print_error, writing_output
 from cluster.cli.options import Command
 
 COMMANDS = {
@@ -62,6 +62,8 @@ COMMANDS = {
 }
 """Command name → module, which defines `app` (a group) or `command` (a function), and help text."""
 
+OWN_PACKAGES = ("actors", "cluster", "jobs", "store")
+
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Parse the arguments and run the command."""
@@ -70,7 +72,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
     os.environ.setdefault("RAY_ENABLE_UV_RUN_RUNTIME_ENV", "0")
     given = list(sys.argv[1:] if arguments is None else arguments)
     with writing_output():
-        build(given)(args=given, prog_name="raymq")
+        try:
+            build(given)(args=given, prog_name="raymq")
+        except ModuleNotFoundError as error:
+            if error.name is None or error.name.partition(".")[0] in OWN_PACKAGES:
+                raise  # a mistake of RayMQ
+            print_error(
+                f"this command needs {error.name}, which is not installed: it belongs to raymq, "
+                "not to raymq-client (pip uninstall raymq-client; pip install raymq)"
+            )
+            raise SystemExit(EXIT_REFUSED) from error
 
 
 def build(arguments: Sequence[str]) -> typer.Typer:

@@ -2,6 +2,7 @@
 
 ClientError                      .retriable: True if the same call may succeed later
 ├── ConfigInvalid                an argument or a setting is invalid
+├── PackageMissing               a call needs packages that raymq-client does not install
 ├── ClientClosed                 the client is closed, or belongs to another event loop or process
 ├── NameserverUnreachable        no nameserver responded
 ├── BrokerUnreachable            no connection to the broker, or it broke before the response
@@ -39,6 +40,10 @@ class ClientError(Exception):
 
 class ConfigInvalid(ClientError, ValueError):
     """A setting or argument is invalid. The message names it, its value and the remedy."""
+
+
+class PackageMissing(ClientError, ImportError):
+    """The call needs packages that are not installed. The message names them and the remedy."""
 
 
 class ClientClosed(ClientError):

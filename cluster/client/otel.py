@@ -40,7 +40,7 @@ try:
     from opentelemetry.trace import Link, Span, SpanKind, StatusCode
     from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 except ImportError as error:
-    raise ImportError("OtelHook needs OpenTelemetry's API: install raymq[otel]") from error
+    raise ImportError("OtelHook needs OpenTelemetry's API: pip install opentelemetry-api") from error
 
 if TYPE_CHECKING:
     from opentelemetry.trace import TracerProvider

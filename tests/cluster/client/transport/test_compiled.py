@@ -56,6 +56,17 @@ def test_plain_function_stays_if_loading_fails() -> None:
     assert function(7) == "plain 7"
 
 
+def test_plain_function_stays_quietly_without_numba() -> None:
+    def load() -> Function:
+        raise ModuleNotFoundError("No module named 'numba'", name="numba")
+
+    function = CompiledLater(plain, load)
+    function.count(20)  # an error of the thread would be a warning, which fails the test
+    assert function.loading is not None
+    function.loading.join()
+    assert function(7) == "plain 7"
+
+
 def test_loading_is_retried_if_no_thread_can_start(monkeypatch: pytest.MonkeyPatch) -> None:
     def start(thread: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
