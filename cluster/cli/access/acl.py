@@ -95,13 +95,17 @@ def import_plain_acl(
     dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> None:
-    """Create the users and rules of a plain_acl.yml of RocketMQ 4.x. Existing users are not changed."""
+    """Create the users and rules of a plain_acl.yml of RocketMQ 4.x on the brokers.
+
+    Users that all brokers have are not changed, so that it can be repeated after a broker was added.
+    """
 
     from cluster.client.admin.plain_acl import read_plain_acl
 
     with open_admin(nameserver, as_json=as_json) as (admin, out):
         found: PlainAcl = read_plain_acl(file)
-        present = {name for users in admin.users().values() for name in users}
+        users = admin.users().values()
+        present = set.intersection(*map(set, users)) if users else set()
         added = [account for account in found.accounts if account.name not in present]
         for warning in found.warnings:
             print_error(f"warning: {warning}")

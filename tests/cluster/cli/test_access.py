@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from actors.wire.signing import Credentials, read_credentials, write_credentials
-from cluster.client import Producer, ProducerConfig
+from cluster.client import Admin, Producer, ProducerConfig
 from cluster.client.errors import ClientError
 from tests.cluster.cli.conftest import Raymq
 from tests.cluster.client.conftest import Cluster
@@ -159,6 +159,23 @@ def test_plain_acl_of_rocketmq_4_is_imported(raymq: Raymq, tmp_path: Path) -> No
     assert '"kept": ["RocketMQ", "rocketmq2"]' in out
     for name in types:
         raymq.ok("user", "delete", name, "--yes")
+
+
+def test_import_of_a_plain_acl_is_repeated_for_an_added_broker(raymq: Raymq, tmp_path: Path) -> None:
+    path = tmp_path / "plain_acl.yml"
+    path.write_text("accounts: [{accessKey: carol, secretKey: 12345678, topicPerms: [topicB=PUB]}]")
+    raymq.cluster.stop_broker("b")
+    assert raymq.ok("acl", "import", str(path))["imported"] == ["carol"]
+    raymq.cluster.start_broker("b")
+    raymq.cluster.await_registration()
+    assert raymq.ok("acl", "import", str(path))["imported"] == ["carol"]
+    with Admin(raymq.cluster.address) as admin:
+        assert {name: sorted(users) for name, users in admin.users().items()} == {
+            "a": ["carol"],
+            "b": ["carol"],
+        }
+    assert raymq.ok("acl", "import", str(path))["kept"] == ["carol"]
+    raymq.ok("user", "delete", "carol", "--yes")
 
 
 @pytest.mark.parametrize(
