@@ -16,6 +16,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any, Final
 
+from actors import beat
 from store.common.clock import NS_PER_MS, Clock
 from store.common.logs import get_logger
 
@@ -48,7 +49,7 @@ class Supervisor:
         clock: Clock,
         give_up: GiveUp | None = None,
         *,
-        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        sleep: Callable[[float], Awaitable[None]] = beat.sleep,
         **owner: str,
     ) -> None:
         """Create a supervisor without tasks.

@@ -101,7 +101,7 @@ def build_loop(
         server,
         admission,
         stats,
-        LoopLag(clock, admission.note_lag),
+        LoopLag(clock, admission.note_lag, lambda: server.hub.turns),
         held,
         Acks(store, clock, tuple(_ack_limits(settings, store))),
         flusher,

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from functools import cache, partial
 
 from actors.access.access_file import RELOAD_MS
+from actors.beat import BEAT_MS
 from actors.broker.admin.restart_requests import Restart
 from actors.broker.broker_settings import VIP_PORT_DISTANCE, BrokerSettings
 from actors.broker.build import BuiltBroker, build_broker
@@ -35,11 +36,9 @@ from store.warm import warm_up
 _log = get_logger(__name__)
 
 HOUSEKEEPING_MS = 100
-IDLE_TICK_MS = 500
 EXPIRE_CLIENTS_MS = 10_000
 SAMPLE_STATS_MS = 1000
 COUNTERS_PER_SLICE = 500
-SAVE_TABLES_MS = 200
 RESPONSE_TIMEOUT_MS = 2000
 RESPONSE_PAUSE_MS = 2
 warm_up_once = cache(warm_up)
@@ -240,10 +239,10 @@ class BrokerService:
             ("drain-lease", broker.drain.sweep),
             ("fenced-check", self._leave_if_fenced),
             ("log-end", self._follow_log_end),
+            ("store-tick", broker.loop.server.request_tick),
         ):
-            every(name, lambda: HOUSEKEEPING_MS, act)
-        every("store-tick", self._store_tick_ms, broker.loop.server.request_tick)
-        every("save-definitions", lambda: SAVE_TABLES_MS, broker.tables.save_definitions)
+            every(name, self._housekeeping_ms, act)
+        self._supervisor.start("save-definitions", broker.tables.keep_definitions_saved)
         every("save-offsets", lambda: settings.persist_offsets_interval_ms, broker.tables.save_offsets)
         if broker.access.control is not None:
             every("access-reload", lambda: RELOAD_MS, broker.access.control.file.reload)
@@ -251,11 +250,12 @@ class BrokerService:
         every("client-expiry", lambda: EXPIRE_CLIENTS_MS, self._expire_clients)
         every("stats", lambda: SAMPLE_STATS_MS, self._sample_stats)
 
-    def _store_tick_ms(self) -> int:
-        """Return the time between two turns of an idle broker, whose store may have upkeep that is due."""
+    def _housekeeping_ms(self) -> int:
+        """Return the time to the next check of what waits; an idle broker checks at each beat."""
         loop = self.graph.loop
-        is_busy = loop.end_of_turn.waiting or loop.store.is_upkeep_under_way
-        return HOUSEKEEPING_MS if is_busy else IDLE_TICK_MS
+        has_waiting = loop.end_of_turn.waiting or loop.acks.is_waiting or len(loop.off_loop)
+        is_busy = has_waiting or loop.store.is_upkeep_under_way or not loop.log_end.is_known
+        return HOUSEKEEPING_MS if is_busy else BEAT_MS
 
     async def _leave_if_fenced(self) -> None:
         store, is_former_master = self.graph.loop.store, self.graph.registration.is_fenced

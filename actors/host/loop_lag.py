@@ -2,7 +2,7 @@
 
 A timer that is due every 10 ms records how late it runs. It costs little, and every cause of a blocked loop
 is visible in it: a slow callback, a garbage collection, another process on the same core. The resolution is
-one millisecond, that of the loop's timers.
+one millisecond, that of the loop's timers. While the loop is idle, the timer is due at each beat only.
 """
 
 from __future__ import annotations
@@ -12,20 +12,32 @@ from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from actors.beat import BEAT_MS, on_beat_s
 from actors.host.figures import Figure, Histogram, Kind
 from store.common.clock import NS_PER_MS, Clock
 
 SAMPLE_MS: Final = 10
 BOUNDS_US: Final = tuple(round(100 * 1.25**step) for step in range(60))
 """The upper bounds of the histogram's buckets: 0.1 ms, each 25 % above the previous one, up to 52 s."""
-_SAMPLES_PER_WINDOW: Final = 60_000 // SAMPLE_MS
+_WINDOW_NS: Final = 60_000 * NS_PER_MS
 
 
 class LoopLag:
     """Measures the lag of one event loop: since the start, and during the last one to two minutes."""
 
-    def __init__(self, clock: Clock, on_sample: Callable[[int], None] | None = None) -> None:
-        """Create the object; `on_sample` is called with each measured lag, in nanoseconds."""
+    def __init__(
+        self,
+        clock: Clock,
+        on_sample: Callable[[int], None] | None = None,
+        turns: Callable[[], int] = lambda: 0,
+    ) -> None:
+        """Create the object.
+
+        Args:
+            clock: measures the lag.
+            on_sample: called with each measured lag, in nanoseconds.
+            turns: returns the number of turns of the loop; an idle loop has at most one in each beat.
+        """
         self.longest_ns = 0
         self.last_ns = 0
         self.total_ns = 0
@@ -33,9 +45,12 @@ class LoopLag:
         self.buckets = [0] * (len(BOUNDS_US) + 1)
         self._window = [0] * len(self.buckets)
         self._window_before = [0] * len(self.buckets)
-        self._window_samples = 0
+        self._window_ends_ns = clock.monotonic_ns() + _WINDOW_NS
         self._clock = clock
         self._on_sample = on_sample
+        self._turns = turns
+        self._turns_before = 0
+        self._interval_ms = SAMPLE_MS
         self._due_ns = 0
         self._timer: asyncio.TimerHandle | None = None
 
@@ -51,15 +66,15 @@ class LoopLag:
 
     def note(self, lag_ns: int) -> None:
         """Count one sample of the lag, in nanoseconds."""
+        now_ns = self._clock.monotonic_ns()
+        if now_ns >= self._window_ends_ns:
+            self._window_before, self._window = self._window, [0] * len(self.buckets)
+            self._window_ends_ns = now_ns + _WINDOW_NS
         bucket = bisect_left(BOUNDS_US, lag_ns // 1000)
         self.buckets[bucket] += 1
         self._window[bucket] += 1
         self.total_ns += lag_ns
         self.longest_ns = max(self.longest_ns, lag_ns)
-        self._window_samples += 1
-        if self._window_samples == _SAMPLES_PER_WINDOW:
-            self._window_before, self._window = self._window, [0] * len(self.buckets)
-            self._window_samples = 0
 
     def recent_us(self, share: float) -> int:
         """Return percentile `share` (0 to 1) of the lag during the last one to two minutes."""
@@ -94,8 +109,9 @@ class LoopLag:
         )  # fmt: skip
 
     def _arm(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._due_ns = self._clock.monotonic_ns() + SAMPLE_MS * NS_PER_MS
-        self._timer = loop.call_later(SAMPLE_MS / 1000, self._sample, loop)
+        delay_s = on_beat_s(self._interval_ms / 1000, loop.time())
+        self._due_ns = self._clock.monotonic_ns() + round(delay_s * 1e9)
+        self._timer = loop.call_later(delay_s, self._sample, loop)
 
     def _sample(self, loop: asyncio.AbstractEventLoop) -> None:
         lag_ns = max(self._clock.monotonic_ns() - self._due_ns, 0)
@@ -103,6 +119,9 @@ class LoopLag:
         self.note(lag_ns)
         if self._on_sample is not None:
             self._on_sample(lag_ns)
+        turns = self._turns()
+        is_idle = turns - self._turns_before <= self._interval_ms // BEAT_MS
+        self._turns_before, self._interval_ms = turns, BEAT_MS if is_idle else SAMPLE_MS
         self._arm(loop)
 
 

@@ -18,6 +18,7 @@ from dataclasses import replace
 from functools import cached_property
 from typing import Any, Final, Protocol
 
+from actors.beat import on_beat_s
 from actors.bounds import Use
 from actors.memory_account import STALLED_MS, MemoryAccount
 from actors.transport.busy_poll import BusyPoll
@@ -235,7 +236,8 @@ class Hub:
 
     def press(self) -> None:
         """Let stalled requests give way to those that wait for room, regularly until `stop`."""
-        self._presser = self.loop.call_later(STALLED_MS / 1000, self.press)
+        delay_s = on_beat_s(STALLED_MS / 1000, self.loop.time())
+        self._presser = self.loop.call_later(delay_s, self.press)
         self.account.press()
 
     async def stop(self) -> None:

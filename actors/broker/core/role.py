@@ -119,16 +119,20 @@ def periodic(
     supervisor: Supervisor,
     name: str,
     roles: Iterable[Role],
-    interval_ms: int,
+    interval_ms: int | Callable[[], int],
     act: Callable[[], Awaitable[None] | None],
     *,
     needs_end: bool = True,
 ) -> PeriodicService:
-    """Return a service that calls `act` every `interval_ms` while the broker has one of `roles`."""
+    """Return a service that calls `act` every `interval_ms` while the broker has one of `roles`.
+
+    If `interval_ms` is a function, it gives the time before each call.
+    """
     tasks: list[asyncio.Task[None]] = []
+    pause_ms = interval_ms if callable(interval_ms) else lambda: interval_ms
 
     async def start() -> None:
-        tasks.append(supervisor.every(name, lambda: interval_ms, act))
+        tasks.append(supervisor.every(name, pause_ms, act))
 
     async def stop() -> None:
         # Wait for an action in progress: the next service may stop what it uses.

@@ -98,7 +98,7 @@ def test_full_disk_and_unreachable_nameserver_do_not_stop_the_broker(
     monkeypatch.setattr(JsonConfigFile, "save_text", save)
     monkeypatch.setattr(BrokerTables, "register_body", body)
     monkeypatch.setattr(MessageStore, "get_message", read)
-    monkeypatch.setattr("actors.broker.service.SAVE_TABLES_MS", 1)
+    monkeypatch.setattr("actors.broker.core.metadata.tables.SAVE_MS", 1)
     monkeypatch.setattr("actors.broker.features.delay.build.DELIVERY_INTERVAL_MS", 1)
     monkeypatch.setattr("actors.broker.core.registration.RETRY_MS", 1)
     attempts = supervisor.MAX_FAILURES_IN_A_ROW + 2

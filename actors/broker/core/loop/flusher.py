@@ -15,6 +15,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 
+from actors.beat import on_beat_s
 from actors.broker.core.loop.flush_thread import FlushThread
 from store.commitlog.flush import FlushJob
 from store.common.clock import Clock
@@ -113,7 +114,8 @@ class Flusher:
 
     def _arm_timer(self) -> None:
         assert self._loop is not None
-        self._timer = self._loop.call_later(self._interval_ms / 1000, self._timed_flush)
+        delay_s = on_beat_s(self._interval_ms / 1000, self._loop.time())
+        self._timer = self._loop.call_later(delay_s, self._timed_flush)
 
     def _timed_flush(self) -> None:
         self._arm_timer()  # first, so that an error below does not end the timer

@@ -58,6 +58,8 @@ class ConfigFiles:
         self._files: dict[str, JsonConfigFile] = {}
         self._entries: dict[str, _Entry] = {}
         self._saving = asyncio.Lock()
+        self.changed = asyncio.Event()
+        """Set while a file may have to be saved."""
 
     def load(self, name: str, parse: Callable[[dict[str, Any]], Parsed]) -> Parsed:
         """Return the parsed file, or its backup if the file is damaged, or `parse({})` if there is no file.
@@ -84,8 +86,8 @@ class ConfigFiles:
     def mark_changed(self, name: str) -> None:
         """Mark a registered file as changed, so that the next `save_changed` writes it."""
         entry = self._entries[name]
-        entry.is_dirty = True
         entry.changes += 1
+        self._make_dirty(entry)
 
     def changes(self, name: str) -> int:
         """Return how often a registered file was marked as changed."""
@@ -107,11 +109,15 @@ class ConfigFiles:
                 try:
                     await _save(entry)
                 except OSError as error:
-                    entry.is_dirty = True
+                    self._make_dirty(entry)
                     _log.error("config_save_failed", file=name, error=str(error))
                 except Exception:
-                    entry.is_dirty = True  # else the restarted task would not save it
+                    self._make_dirty(entry)  # else the restarted task would not save it
                     raise
+
+    def _make_dirty(self, entry: _Entry) -> None:
+        entry.is_dirty = True
+        self.changed.set()
 
 
 async def _save(entry: _Entry) -> None:

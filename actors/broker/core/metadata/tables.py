@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import partial
 from typing import Any, Final
@@ -42,6 +43,7 @@ from store.metadata import (
 )
 from store.metadata.pieces import table_pieces
 
+SAVE_MS = 200
 REGISTRATION_BYTES = 1 << 20
 """Size of one part of a registration: about 5,000 topics, encoded in 5 ms."""
 
@@ -183,6 +185,14 @@ class BrokerTables:
     async def save_definitions(self) -> None:
         """Save the topics, groups, filters and request modes that have changed."""
         await self._save_changed()
+
+    async def keep_definitions_saved(self) -> None:
+        """Save changed definitions within SAVE_MS, until the task is cancelled."""
+        while True:
+            await self._files.changed.wait()
+            self._files.changed.clear()
+            await asyncio.sleep(SAVE_MS / 1000)
+            await self.save_definitions()
 
     async def save_offsets(self) -> None:
         """Save the offsets, generations, delay offsets and ordered batches, if they have changed."""

@@ -91,6 +91,11 @@ class Acks:
         buckets = [self._bucket, *(each.acks for each in self._buckets)]
         return sum(not ack.is_done for bucket in buckets for ack in bucket)
 
+    @property
+    def is_waiting(self) -> bool:
+        """True if `sweep` may have something to do."""
+        return bool(self._bucket or self._buckets)
+
     def when_confirmed(self, offset: int, ack: PendingAck, messages: int = 1) -> None:
         """Send the response `ack` to `messages` sends when the log is confirmed up to `offset`."""
         if self._may_wait:

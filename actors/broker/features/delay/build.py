@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from functools import partial
 
+from actors.beat import pause_ms
 from actors.broker.core.capability import Capability, Feature
 from actors.broker.core.metadata.topics import SCHEDULE_TOPIC
 from actors.broker.core.parts import BrokerParts
@@ -39,6 +40,9 @@ def _build(deliveries: UnconfirmedDeliveries, is_progress_replicated: bool, part
         if store.positions.written > written:
             server.request_tick()
 
+    def pause() -> int:
+        return pause_ms(delays.left_ms(), DELIVERY_INTERVAL_MS)
+
     async def forget_lost() -> None:
         deliveries.take_lost()  # of an earlier time as the master
 
@@ -46,7 +50,7 @@ def _build(deliveries: UnconfirmedDeliveries, is_progress_replicated: bool, part
 
     master = frozenset({Role.MASTER})
     services = [RoleService("delay-progress", master, forget_lost, nothing)] if is_progress_replicated else []
-    services.append(periodic(parts.supervisor, "delayed-delivery", master, DELIVERY_INTERVAL_MS, deliver))
+    services.append(periodic(parts.supervisor, "delayed-delivery", master, pause, deliver))
     return Capability(
         interceptors=(delays,),
         services=services,

@@ -18,7 +18,7 @@ from __future__ import annotations
 import re
 import struct
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from actors.broker.core.metadata.topics import SCHEDULE_TOPIC, Topics
 from actors.broker.core.sending.delay_draft import delay_draft
@@ -129,7 +129,7 @@ class DelayScheduler:
             draft.properties = delay_draft(draft.record, draft.properties, level, self._delays_ms)
 
     def deliver(self) -> None:
-        """Append the due messages to their own topics; to be called a few times per second."""
+        """Append the due messages to their own topics; to be called after `left_ms`."""
         wall_ms, monotonic_ns = self._now_ms, self._now_ns
         self._now_ms, self._now_ns = self._clock.wall_ms(), self._clock.monotonic_ns()
         has_jumped = self._now_ms - wall_ms - (self._now_ns - monotonic_ns) // NS_PER_MS > _CLOCK_JUMP_MS
@@ -139,13 +139,9 @@ class DelayScheduler:
         self.table.settle(positions.written, min(positions.flushed, positions.confirmed))
         if self._store.gate.is_closed_by(REPLICATION):  # expected; the log has all other errors
             return
-        for level in range(1, len(self._delays_ms)):
-            offset = self.table.offsets.get(level, 0)
-            end = self._store.max_offset(SCHEDULE_TOPIC, level - 1)
+        for level, offset, end in self._waiting():
             if has_jumped:
                 self._trusts_wall_from[level] = end
-            if offset >= end:
-                continue
             self._timers[level].observe(end, self._now_ns)
             first, stored_ms = self._front.get(level, (-1, 0))
             if first == offset and not self._is_due(level, offset, stored_ms):
@@ -156,6 +152,21 @@ class DelayScheduler:
             except (StoreError, OSError) as error:
                 _log.error("delayed_delivery_failed", level=level, offset=offset, error=str(error))
                 return
+
+    def left_ms(self) -> int | None:
+        """Return the time until a message is due by the wall clock: None without one, 0 if not known."""
+        left_ms: list[int] = []
+        for level, offset, _ in self._waiting():
+            first, stored_ms = self._front.get(level, (-1, 0))
+            left_ms.append(stored_ms + self._delays_ms[level] - self._now_ms if first == offset else 0)
+        return min(left_ms, default=None)
+
+    def _waiting(self) -> Iterator[tuple[int, int, int]]:
+        """Yield the levels that have messages to deliver: level, first offset and end of its queue."""
+        for level in range(1, len(self._delays_ms)):
+            offset, end = self.table.offsets.get(level, 0), self._store.max_offset(SCHEDULE_TOPIC, level - 1)
+            if offset < end:
+                yield level, offset, end
 
     def _is_due(self, level: int, offset: int, stored_ms: int) -> bool:
         if self._timers[level].has_elapsed(offset, self._now_ns):

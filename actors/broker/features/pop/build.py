@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
+from actors.beat import BEAT_MS, pause_ms
 from actors.broker.core.capability import Capability
 from actors.broker.core.group.popping_groups import PoppingGroups
 from actors.broker.core.parts import BrokerParts
@@ -46,16 +47,23 @@ def build_pop(parts: BrokerParts) -> Capability:
     )
     requests = PopRequests(settings, reader, loop.reads, topics, pop_reader, waits, parts.popping, clock)
     acks = PopAcks(settings, store, topics, offsets, claims, orders, log, revive_log, clock)
+
+    def until(left_ms: Callable[[], int | None]) -> Callable[[], int]:
+        return lambda: pause_ms(left_ms(), TICK_MS)
+
+    def read_pause_ms() -> int:
+        return READ_LOG_MS if revive_log.pending else BEAT_MS
+
     master, supervisor = frozenset({Role.MASTER}), parts.supervisor
     return Capability(
         rows=(*requests.rows(), *acks.rows()),
         services=(
             RoleService("revive-log", master, revive_log.start, revive_log.stop),
             RoleService("pop-claims", master, _nothing, reviver.stop),
-            periodic(supervisor, "pop-revival", master, TICK_MS, reviver.tick),
+            periodic(supervisor, "pop-revival", master, until(claims.left_ms), reviver.tick),
             periodic(supervisor, "pop-ack-records", master, RECORD_ACKS_MS, reviver.record_acks),
-            periodic(supervisor, "revive-log-read", master, READ_LOG_MS, revive_log.tick),
-            periodic(supervisor, "pop-orders", master, TICK_MS, orders.tick),
+            periodic(supervisor, "revive-log-read", master, read_pause_ms, revive_log.tick),
+            periodic(supervisor, "pop-orders", master, until(orders.left_ms), orders.tick),
             periodic(supervisor, "pop-orders-expiry", master, EXPIRE_ORDERS_MS, orders.expire),
             RoleService("pop-acks", master, acks.start, acks.stop),
             RoleService("pops", master, requests.start, requests.stop),

@@ -252,6 +252,10 @@ class Claims:
         self._progress.count_safe(claim.queue, len(claim.open))
         return claim
 
+    def left_ms(self) -> int | None:
+        """Return the time until a claim may be due; None without one."""
+        return (self._due[0][0] - self._clock.monotonic_ns()) // NS_PER_MS if self._due else None
+
     def take_due(self) -> list[Claim]:
         """Return the claims whose invisible time is over; each is returned once."""
         now_ns, due = self._clock.monotonic_ns(), self._due

@@ -124,8 +124,12 @@ class Orders:
         if self._table.batches.get(_key(queue), {}).pop(queue.queue_id, None) is not None:
             self._on_change()
 
+    def left_ms(self) -> int | None:
+        """Return the time until the next batch becomes visible; None without one."""
+        return self._visible[0][0] - self._clock.wall_ms() if self._visible else None
+
     def tick(self) -> None:
-        """Resume the pops of queues whose batch has become visible; to be called several times per second."""
+        """Resume the pops of queues whose batch has become visible; to be called after `left_ms`."""
         now_ms = self._clock.wall_ms()
         while self._visible and self._visible[0][0] <= now_ms:
             queue = heapq.heappop(self._visible)[1]

@@ -22,7 +22,7 @@ def build_timer(parts: BrokerParts) -> Capability:
     """Build the timer of a broker; if `timer_wheel_enable` is false, its requests are only refused."""
     settings, clock, loop, topics = parts.settings, parts.clock, parts.loop, parts.tables.topics
     supervisor = parts.supervisor
-    messages = TimerMessages(settings, clock, parts.properties)
+    messages = TimerMessages(settings, clock, parts.properties, lambda: timer.announce())
     if not settings.timer_wheel_enable:
         return Capability(
             rows=tuple(TimerRequests(None, None).rows()), interceptors=(messages,), figures=TIMER_DISABLED

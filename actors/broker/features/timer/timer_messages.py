@@ -14,7 +14,7 @@ one of the same second.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
 
 from actors.broker.broker_settings import BrokerSettings
@@ -60,11 +60,25 @@ class TimerMessages:
 
     property_names = TIMERS
 
-    def __init__(self, settings: BrokerSettings, clock: Clock, properties: PropertyWriter) -> None:
-        """Create the interceptor; `properties` generates a UNIQ_KEY for a message without one."""
+    def __init__(
+        self,
+        settings: BrokerSettings,
+        clock: Clock,
+        properties: PropertyWriter,
+        announce: Callable[[], None],
+    ) -> None:
+        """Create the interceptor.
+
+        Args:
+            settings: whether there is a timer, and the latest time.
+            clock: decides which times have passed.
+            properties: generates a UNIQ_KEY for a message without one.
+            announce: called before a timer message is appended.
+        """
         self._settings = settings
         self._clock = clock
         self._properties = properties
+        self._announce = announce
 
     def before_append(self, draft: SendDraft) -> None:
         """Redirect a message with a time to the timer topic; one whose time has passed is sent as it is.
@@ -114,6 +128,7 @@ class TimerMessages:
             handle = RecallHandle(record.topic, self._settings.broker_name, deliver_ms, uniq_key)
             draft.response_fields = (("recallHandle", handle.encode()),)
         record.topic, record.queue_id = TIMER_TOPIC, TIMER_QUEUE_ID
+        self._announce()
 
     @property
     def _max_delay_ms(self) -> int:

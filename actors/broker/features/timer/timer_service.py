@@ -14,8 +14,10 @@ from __future__ import annotations
 import asyncio
 import struct
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 
+from actors.beat import BEAT_MS, on_beat_s
 from actors.broker.broker_settings import BrokerSettings
 from actors.broker.core.loop.reads import Reads
 from actors.broker.core.metadata.topics import REVIVE_QUEUES, TIMER_TOPIC, Topics, revive_topic
@@ -43,7 +45,9 @@ DELIVERIES_PER_TURN = 64
 UNITS_PER_TURN = 2048
 MIN_PAUSE_MS = 1
 MAX_PAUSE_MS = 50
-"""New messages are found at the latest after this time."""
+"""New messages are found at the latest after this time, or when they are announced."""
+REST_AFTER_ROUNDS = 200
+"""After so many rounds in a row without pending messages and new records, there is one at each beat."""
 FAILURE_PAUSE_MS = 1000
 
 
@@ -88,6 +92,9 @@ class TimerService:
         self._queue_offset = 0
         self._resumed = TimerProgress(0, 0)
         self._delivered_second = 0
+        self._written = 0  # at the last round
+        self._idle_rounds = 0
+        self._announced = asyncio.Event()
         self._add_before = 0  # deliver nothing before these messages of the timer topic are added
 
     @property
@@ -167,9 +174,21 @@ class TimerService:
 
     async def run(self) -> None:
         """Deliver messages until the task is cancelled."""
+        loop = asyncio.get_running_loop()
         while True:
             pause_ms = await self.round()
-            await asyncio.sleep(pause_ms / 1000)
+            written, self._written = self._written, self._store.positions.written
+            self._idle_rounds = 0 if self.pending or written < self._written else self._idle_rounds + 1
+            if self._idle_rounds < REST_AFTER_ROUNDS:
+                await asyncio.sleep(pause_ms / 1000)
+            else:
+                self._announced.clear()
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(self._announced.wait(), on_beat_s(BEAT_MS / 1000, loop.time()))
+
+    def announce(self) -> None:
+        """Let the next round begin soon, because a timer message is being appended."""
+        self._announced.set()
 
     async def round(self) -> int:
         """Do what can be done now; return the milliseconds until the next round."""

@@ -333,3 +333,21 @@ def test_skipped_message_stays_skipped_after_a_restart(tmp_path: Path, clock) ->
     settings = settings_of(tmp_path)
     with_broker(before, settings, clock)
     with_broker(after, settings, clock)
+
+
+def test_scheduler_knows_when_the_next_message_is_due(tmp_path: Path, clock, manual_delivery: None) -> None:
+    async def story(peer: Peer) -> None:
+        delays = delays_of(peer, clock)
+        assert delays.left_ms() is None
+        await peer.send("T", properties="DELAY\x013\x02")
+        await peer.send("T", properties="DELAY\x012\x02")
+        await peer.messages("SCHEDULE_TOPIC_XXXX", queue_id=1)  # dispatches them
+        assert delays.left_ms() == 0  # not read yet
+        clock.advance(1_000)
+        delays.deliver()
+        assert delays.left_ms() == LEVEL_2_MS - 1_000
+        clock.advance(LEVEL_2_MS - 1_000)
+        delays.deliver()
+        assert delays.left_ms() == LEVEL_2_MS  # of level 3, 10 s
+
+    with_broker(story, settings_of(tmp_path), clock)

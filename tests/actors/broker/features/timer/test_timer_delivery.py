@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from actors.broker.features.timer import timer_service
 from actors.wire.codes import RequestCode, ResponseCode
 from store.disk.disk_use import DiskUse
+from store.message.record import decode_record
 from tests.actors.broker.brokers import HOLD_MS, Peer, with_broker
 from tests.actors.broker.features.timer.timers import (
     START_MS,
@@ -325,3 +327,14 @@ def test_runtime_info_has_the_timers_progress(tmp_path: Path, clock) -> None:
         assert b'"timerReadBehind":"0"' in body
 
     with_broker(story, timer_settings(tmp_path), clock)
+
+
+def test_resting_timer_is_woken_by_a_timer_message(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(timer_service, "REST_AFTER_ROUNDS", 1)
+    monkeypatch.setattr(timer_service, "BEAT_MS", A_DAY_S * 1000)
+
+    async def story(peer: Peer) -> None:
+        await peer.send("T", b"due", properties="TIMER_DELAY_MS\x01300\x02")
+        assert decode_record((await peer.pull("T", wait_ms=HOLD_MS)).body).body == b"due"
+
+    with_broker(story, timer_settings(tmp_path))
