@@ -95,7 +95,7 @@ class MessageStore(ReadableStore):
         self.is_superseded = False  # True if another writer opened the store: write nothing, no checkpoints
 
     @property
-    def epoch(self) -> int:
+    def writer_epoch(self) -> int:
         """Epoch of this writer. Each process that opens the store for writing increases the epoch by one."""
         return self._guards.epoch.number
 

@@ -287,8 +287,9 @@ def _build_metadata(
     settings = live.settings
     new_topics = NewTopics(lambda call: registration.when_registered(call))
     tables = BrokerTables(
-        settings, store, clock, lambda topic: registration.changed(topic), new_topics.add, lambda: role.epoch
-    )
+        settings, store, clock, lambda topic: registration.changed(topic), new_topics.add,
+        lambda: role.state_version,
+    )  # fmt: skip
     registration = Registration(
         client,
         settings.nameservers,

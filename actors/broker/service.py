@@ -151,7 +151,7 @@ class BrokerService:
         """Unregister, respond to the accepted sends, flush and close the store."""
         broker, loop = self.graph, self.graph.loop
         await self.leave()
-        await broker.role.become(Role.STOPPED, loop.store.epoch)
+        await broker.role.become(Role.STOPPED)
         loop.server.discard_input()
         # Respond to held pulls: rocketmq-client 4.9 waits 30 s for a pull even if its connection has closed.
         loop.held.close()
@@ -262,7 +262,7 @@ class BrokerService:
         if is_former_master:
             self.graph.loop.held.close()  # consumers then request the route, and continue at the new master
         if is_former_master or not store.confirm():  # an idle store has few turns that look at its epoch
-            await self.graph.role.become(Role.FENCED, store.epoch)
+            await self.graph.role.become(Role.FENCED)
 
     async def _follow_log_end(self) -> None:
         self.graph.loop.log_end.watch()

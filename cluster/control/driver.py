@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from actors.host import ray_port
 from actors.host.code_version import code_version
 from actors.host.service_host import State
-from cluster.control import bindings, fleet, group_masters
+from cluster.control import bindings, fleet, pair_masters
 from cluster.control.autoscaler import autoscaler
 from cluster.control.exposure import exposed
 from cluster.control.health import wait_until_healthy
@@ -222,7 +222,7 @@ class Driver:
             here_names = [actor.name for actor in running if actor.namespace == self.topology.namespace]
             in_use = bindings.in_use(self.topology.namespace)
             self.topology = self.topology.with_running([*here_names, *in_use])
-            records = group_masters.exchange(self.home, self.topology.namespace)
+            records = pair_masters.exchange(self.home, self.topology.namespace)
             masters = {broker: (each.epoch, each.replica) for broker, each in records.items()}
             refuse(self.topology.without_master(masters))
             self.topology = self.topology.with_masters(masters)

@@ -19,7 +19,7 @@ from actors.broker.broker_settings_text import STORE_KEY
 from actors.host.code_version import code_version
 from actors.host.service_host import State
 from actors.raft.state import Role
-from cluster.control import fleet, group_masters
+from cluster.control import fleet, pair_masters
 from cluster.control.driver import Driver, run_on_node
 from cluster.control.kinds import NAMESERVER
 from cluster.control.launch_errors import LaunchFailed, refusal, refuse
@@ -170,7 +170,7 @@ class ToGroup(_Migration):
         super().__init__(driver, entry)
         self._is_new = driver.raft.record_of(self._name) is None
         if self._is_new:
-            master = group_masters.exchange(driver.home, self._namespace).get(self._name)
+            master = pair_masters.exchange(driver.home, self._namespace).get(self._name)
             first = self._running.get(self._first.name)
             if (master and master.replica) or (first and first.spec and first.spec.is_slave):
                 text = (

@@ -7,11 +7,11 @@ from pathlib import Path
 
 from actors.host import ray_port
 from actors.host.service_host import State
-from cluster.control import fleet, group_masters
+from cluster.control import fleet, pair_masters
 from cluster.control.autoscaler import autoscaler
 from cluster.control.driver import Driver
-from cluster.control.group_masters import GroupMaster
 from cluster.control.launch_errors import LaunchRefused, refusal
+from cluster.control.pair_masters import PairMaster
 from cluster.control.placement import place
 from cluster.control.plan import PlannedAction, Running, Verb, full_name, only, restarting
 from cluster.control.topology.topology import BrokerReplica, Topology
@@ -77,7 +77,7 @@ class Promotion:
         Raises LaunchRefused if the promotion is not possible.
         """
         self._home, self._namespace = home, topology.namespace
-        self._previous = GroupMaster()
+        self._previous = PairMaster()
         replicas = {
             actor: entry for _, actor, entry in topology.listeners() if isinstance(entry, BrokerReplica)
         }
@@ -146,14 +146,14 @@ class Promotion:
 
     def save(self) -> None:
         """Record the new master and its epoch; all later starts of the replicas take their roles from it."""
-        found = group_masters.exchange(self._home, self._namespace).get(self.broker, GroupMaster())
+        found = pair_masters.exchange(self._home, self._namespace).get(self.broker, PairMaster())
         epoch = found.epoch if found.replica == self._replica and found.epoch else found.epoch + 1
-        group_masters.save(self._home, self._namespace, self.broker, GroupMaster(epoch, self._replica))
+        pair_masters.save(self._home, self._namespace, self.broker, PairMaster(epoch, self._replica))
         self._previous = found
 
     def undo(self) -> None:
         """Restore the record that `save` replaced, because no replica was restarted."""
-        group_masters.save(self._home, self._namespace, self.broker, self._previous)
+        pair_masters.save(self._home, self._namespace, self.broker, self._previous)
 
     def others(self, unplaceable: Collection[str]) -> list[str]:
         """Return the names of the group's other replicas, without those in `unplaceable`."""

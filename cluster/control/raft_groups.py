@@ -47,7 +47,7 @@ class RunOnNode(Protocol):
 
 
 @dataclass(frozen=True)
-class SavedGroup:
+class SavedRaftGroup:
     """The replicas of a group.
 
     Attributes:
@@ -66,7 +66,7 @@ class SavedGroup:
         return orjson.dumps(asdict(self))
 
     @classmethod
-    def decode(cls, data: bytes) -> SavedGroup:
+    def decode(cls, data: bytes) -> SavedRaftGroup:
         """Return the record that `encode` encoded. Raises ValueError or TypeError for damaged data."""
         document = orjson.loads(data)
         if not isinstance(document, dict):
@@ -87,7 +87,7 @@ class SavedGroup:
         return () if replica in self.joined or replica >= len(self.members) else self.members
 
 
-_GROUPS = KeptRecords("raft-group:", FOLDER, SavedGroup.decode, _REMEDY)
+_GROUPS = KeptRecords("raft-group:", FOLDER, SavedRaftGroup.decode, _REMEDY)
 exchange, save = _GROUPS.exchange, _GROUPS.save
 
 
@@ -116,7 +116,7 @@ class RaftGroups:
         self._home, self._namespace, self._run_on_node = home, namespace, run_on_node
         self._joining, self._migrating = joining, migrating
         self._recorded = exchange(home, namespace)
-        self._groups: dict[str, SavedGroup] = {}
+        self._groups: dict[str, SavedRaftGroup] = {}
 
     def problems(self, topology: Topology) -> list[str]:
         """Return why the groups of the topology are not those that were recorded."""
@@ -135,11 +135,11 @@ class RaftGroups:
         recorded = {name: group for name, group in self._recorded.items() if name != self._migrating}
         return [*_differences(topology, recorded), *unknown]
 
-    def record_of(self, name: str) -> SavedGroup | None:
+    def record_of(self, name: str) -> SavedRaftGroup | None:
         """Return the record of a group; None without one."""
         return self._recorded.get(name)
 
-    def bootstrap(self, name: str) -> SavedGroup:
+    def bootstrap(self, name: str) -> SavedRaftGroup:
         """Record a group that `settle` has given members: the store of a broker is its first one.
 
         The stores of the others are to be created. Returns the record; one that exists is kept.
@@ -149,7 +149,7 @@ class RaftGroups:
             self.save(name, replace(group, without_store=tuple(range(1, len(group.members)))))
         return self._recorded[name]
 
-    def save(self, name: str, group: SavedGroup) -> None:
+    def save(self, name: str, group: SavedRaftGroup) -> None:
         """Replace the record of a group."""
         self._recorded[name] = group
         save(self._home, self._namespace, name, group)
@@ -206,7 +206,7 @@ class RaftGroups:
             addresses += [old for _, old in known[len(given) :]]
             refuse(list(_unknown(entry.name, addresses)))
             joining = {number for number, (actor, _) in enumerate(replicas) if actor in self._joining}
-            self._groups[entry.name] = group = SavedGroup(
+            self._groups[entry.name] = group = SavedRaftGroup(
                 tuple(f"{each}@{address}" for (each, _), address in zip(known, addresses, strict=True)),
                 tuple(sorted(joining | set(record.joined if record else ()))),
                 record.without_store if record else (),
@@ -251,7 +251,7 @@ class RaftGroups:
         refuse(problems)
 
 
-def _differences(topology: Topology, recorded: Mapping[str, SavedGroup]) -> Iterator[str]:
+def _differences(topology: Topology, recorded: Mapping[str, SavedRaftGroup]) -> Iterator[str]:
     for entry in topology.brokers:
         if isinstance(entry, SingleBroker) and entry.name in recorded and not entry.elects_master:
             yield (

@@ -152,7 +152,7 @@ class Slave(Replica):
         return self._behind(ReplicaRole("slave"), master, follows=follows)
 
 
-class Member(Replica):
+class RaftGroupReplica(Replica):
     """A replica of a Raft group, which elects its leader."""
 
     __slots__ = ()
@@ -208,7 +208,7 @@ class Member(Replica):
 def kind_of(known: Mapping[str, Any]) -> type[Replica]:
     """Return the kind of a replica with these settings, or that reports this of itself."""
     if known.get("replication") == "raft" or _RAFT_STATE in known:
-        return Member
+        return RaftGroupReplica
     return Slave if known.get("role") == "slave" else Replica
 
 

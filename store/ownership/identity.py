@@ -317,7 +317,7 @@ class WriterEpoch:
             self._descriptor = -1
 
 
-def read_epoch(root: Path) -> int:
+def read_writer_epoch(root: Path) -> int:
     """Return the epoch of the last writer, or 0 if the store had no writer or the file is damaged."""
     try:
         return int((root / EPOCH_FILE).read_text())

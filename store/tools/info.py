@@ -15,8 +15,8 @@ from store.kernels import walk
 from store.ownership.identity import (
     AbortFile,
     StoreName,
-    read_epoch,
     read_name,
+    read_writer_epoch,
     refuse_foreign_kinds,
     writer_of,
 )
@@ -177,7 +177,7 @@ class _StoreInspection:
         return StoreInfo(
             root=self.root,
             name=self.name,
-            epoch=read_epoch(self.root),
+            epoch=read_writer_epoch(self.root),
             writer_pid=writer_of(self.root),
             closed_cleanly=not AbortFile(self.root).exists,
             rebuild_is_open=is_interrupted(self.root),

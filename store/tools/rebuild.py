@@ -37,8 +37,8 @@ from store.ownership.identity import (
     StoreLock,
     StoreName,
     WriterEpoch,
-    read_epoch,
     read_name,
+    read_writer_epoch,
     refuse_foreign_kinds,
     writer_of,
 )
@@ -128,7 +128,7 @@ class _Mark:
 def is_interrupted(root: Path) -> bool:
     """Return True if an interrupted rebuild can be resumed, because no broker has opened the store since."""
     begun = _Mark(root).read()
-    return begun is not None and begun.get("epoch") == read_epoch(root)
+    return begun is not None and begun.get("epoch") == read_writer_epoch(root)
 
 
 class Rebuild:
@@ -168,7 +168,7 @@ class Rebuild:
     def _interrupted_rebuild(self, with_index: bool) -> dict[str, Any] | None:
         """Return the content of raymq.rebuild if that rebuild can be resumed, else None."""
         begun = self._mark.read()
-        if begun is None or begun.get("epoch") != read_epoch(self.root):
+        if begun is None or begun.get("epoch") != read_writer_epoch(self.root):
             return None
         if self.name is not None and begun.get("storeId") != self.name.store_id:
             return None

@@ -110,7 +110,7 @@ def _store(store: MessageStore) -> Sequence[Figure]:
 
     return (
         Figure("store_id", _TEXT, "", lambda: store.identity.store_id, "Id of the store."),
-        Figure("epoch", _GAUGE, "", lambda: store.epoch, "Epoch of the store's writer."),
+        Figure("epoch", _GAUGE, "", lambda: store.writer_epoch, "Epoch of the store's writer."),
         Figure(
             "min_position", _GAUGE, "bytes", lambda: positions.min, "First position of the CommitLog.",
             runtime_names=("commitLogMinOffset",),

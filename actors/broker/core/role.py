@@ -68,7 +68,7 @@ class BrokerRole:
         """Create the object in role STOPPED; `services` are started in the given order."""
         self._is_end_known = is_end_known
         self.role = Role.STOPPED
-        self.epoch = 0
+        self.state_version = 0
         """RocketMQ's stateVersion: the setting `group_epoch`; of a replica of a Raft group, its term."""
         self._services = [*services]
         self._running: list[RoleService] = []
@@ -83,13 +83,18 @@ class BrokerRole:
         """Add services after the present ones; to be called before the first change of the role."""
         self._services += services
 
-    async def become(self, role: Role, epoch: int) -> None:
-        """Change the role, after any change in progress. An exception of a service's `start` propagates."""
+    async def become(self, role: Role, state_version: int | None = None) -> None:
+        """Change the role, after any change in progress. An exception of a service's `start` propagates.
+
+        Without `state_version`, the present one remains.
+        """
         async with self._change:
             if role is self.role:
                 return
-            _log.info("role_changed", role=str(role), previous=str(self.role), epoch=epoch)
-            self.role, self.epoch = role, epoch
+            if state_version is not None:
+                self.state_version = state_version
+            _log.info("role_changed", role=str(role), previous=str(self.role), epoch=self.state_version)
+            self.role = role
             for service in reversed(self._running[:]):
                 if role not in service.roles:
                     self._running.remove(service)

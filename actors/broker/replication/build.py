@@ -14,10 +14,10 @@ from actors.broker.core.loop.log_history import LogHistory, PastPositions
 from actors.broker.core.parts import BrokerParts
 from actors.broker.core.registration import Registration
 from actors.broker.core.role import BrokerRole, Role, RoleService
-from actors.broker.replication.group_epochs import EpochRequests, GroupEpochs
 from actors.broker.replication.ha.ha_client import HaClient
 from actors.broker.replication.ha.metadata_sync import MetadataSync
 from actors.broker.replication.ha.slave_requests import SlaveRequests
+from actors.broker.replication.promotion_epochs import EpochRequests, PromotionEpochs
 from actors.broker.replication.raft.forwarding import Forwarder
 from actors.broker.replication.raft.member_requests import MemberRequests
 from actors.broker.replication.raft.raft_requests import RaftRequests
@@ -63,7 +63,7 @@ def build_replication(parts: BrokerParts) -> Capability:
     settings, positions = parts.settings, parts.loop.store.positions
     if settings.uses_ha_tls:
         check_peer_ca(settings)
-    epochs = GroupEpochs(settings)
+    epochs = PromotionEpochs(settings)
     role, registration, store = parts.role, parts.registration, parts.loop.store
     step = SlaveRequests(
         settings,
@@ -109,7 +109,7 @@ def build_replication(parts: BrokerParts) -> Capability:
     return replace(both, services=(_fence_file(registration, epochs),), past=past)
 
 
-def _fence_file(registration: Registration, epochs: GroupEpochs) -> RoleService:
+def _fence_file(registration: Registration, epochs: PromotionEpochs) -> RoleService:
     """Return the service that records that this master was fenced by a promotion."""
 
     async def save() -> None:
@@ -124,7 +124,9 @@ def _fence_file(registration: Registration, epochs: GroupEpochs) -> RoleService:
     return RoleService("fence-file", frozenset({Role.FENCED}), save, nothing)
 
 
-def build_slave(parts: BrokerParts, epochs: GroupEpochs) -> tuple[Sequence[RoleService], Sequence[Figure]]:
+def build_slave(
+    parts: BrokerParts, epochs: PromotionEpochs
+) -> tuple[Sequence[RoleService], Sequence[Figure]]:
     """Build what a broker does while it is a slave."""
     registration, loop = parts.registration, parts.loop
     client, clock = parts.remoting_client, parts.clock

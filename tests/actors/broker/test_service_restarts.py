@@ -65,7 +65,7 @@ class HeldBack:
 
 
 async def become(peer: Peer, role: Role) -> None:
-    await peer.role.become(role, peer.store.epoch)
+    await peer.role.become(role, peer.store.writer_epoch)
 
 
 async def restart_services(peer: Peer, while_stopped: Callable[[], None] = lambda: None) -> None:

@@ -10,12 +10,12 @@ import pytest
 
 from actors.host import store_binding
 from actors.host.store_binding import StoreBinding
-from cluster.control import bindings, fleet, group_masters
+from cluster.control import bindings, fleet, pair_masters
 from cluster.control.driver import Driver
-from cluster.control.group_masters import GroupMaster
 from cluster.control.kinds import BROKER
 from cluster.control.launch_errors import LaunchRefused
 from cluster.control.launch_report import Reporter
+from cluster.control.pair_masters import PairMaster
 from cluster.control.plan import Running
 from cluster.control.promotion import promote_replica
 from cluster.control.specs import ActorSpec
@@ -29,12 +29,12 @@ NAMESPACE = "raymq"
 def test_newer_record_of_a_group_is_copied_to_the_other_place(
     tmp_path: Path, stored: dict[str, bytes]
 ) -> None:
-    group_masters.save(tmp_path, NAMESPACE, "a", GroupMaster(2, 1))
-    stored["group:a"] = GroupMaster(3, 0).encode()
-    assert group_masters.exchange(tmp_path, NAMESPACE) == {"a": GroupMaster(3, 0)}
+    pair_masters.save(tmp_path, NAMESPACE, "a", PairMaster(2, 1))
+    stored["group:a"] = PairMaster(3, 0).encode()
+    assert pair_masters.exchange(tmp_path, NAMESPACE) == {"a": PairMaster(3, 0)}
     stored.clear()  # a new Ray
-    assert group_masters.exchange(tmp_path, NAMESPACE) == {"a": GroupMaster(3, 0)}
-    assert stored["group:a"] == GroupMaster(3, 0).encode()
+    assert pair_masters.exchange(tmp_path, NAMESPACE) == {"a": PairMaster(3, 0)}
+    assert stored["group:a"] == PairMaster(3, 0).encode()
 
 
 @pytest.mark.parametrize(
@@ -46,7 +46,7 @@ def test_damaged_record_of_a_group_is_refused_with_file_and_remedy(tmp_path: Pat
     file.parent.mkdir()
     file.write_text(data)
     with pytest.raises(LaunchRefused) as caught:
-        group_masters.exchange(tmp_path, NAMESPACE)
+        pair_masters.exchange(tmp_path, NAMESPACE)
     assert f"{file} is damaged or unreadable (" in str(caught.value)
     assert 'write {"epoch": E, "replica": N}' in str(caught.value)
     assert file.read_text() == data
@@ -55,7 +55,7 @@ def test_damaged_record_of_a_group_is_refused_with_file_and_remedy(tmp_path: Pat
 def test_damaged_record_of_a_group_in_ray_is_refused(tmp_path: Path, stored: dict[str, bytes]) -> None:
     stored["group:a"] = b"{"
     with pytest.raises(LaunchRefused, match="the key group:a of namespace raymq in Ray is damaged"):
-        group_masters.exchange(tmp_path, NAMESPACE)
+        pair_masters.exchange(tmp_path, NAMESPACE)
 
 
 def test_damaged_copy_of_a_binding_is_refused_with_file_and_remedy(tmp_path: Path) -> None:
@@ -127,7 +127,7 @@ def test_slave_without_the_ends_of_queues_is_not_promoted(
     assert stored == {}
 
 
-@pytest.mark.parametrize("previous", [None, GroupMaster(4, 0)])
+@pytest.mark.parametrize("previous", [None, PairMaster(4, 0)])
 @pytest.mark.parametrize(
     "error", [LaunchRefused("the HA port is in use"), TopologyError("t.yaml:1: invalid")]
 )
@@ -135,7 +135,7 @@ def test_refused_promotion_restores_the_record(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     stored: dict[str, bytes],
-    previous: GroupMaster | None,
+    previous: PairMaster | None,
     error: Exception,
 ) -> None:
     """Otherwise the next `raymq up` would promote the replica."""
@@ -146,20 +146,20 @@ def test_refused_promotion_restores_the_record(
     running = Running(topology.namespace, "a-1", slave(), "serving", details={"written": 9})
     monkeypatch.setattr(fleet, "observe", lambda _: [running])
     monkeypatch.setattr(Driver, "connected", lambda _: nullcontext())
-    recorded: list[GroupMaster] = []
+    recorded: list[PairMaster] = []
 
     def refuse(driver: Driver, *_: object) -> None:
-        recorded.append(group_masters.exchange(driver.home, topology.namespace)["a"])
+        recorded.append(pair_masters.exchange(driver.home, topology.namespace)["a"])
         raise error
 
     monkeypatch.setattr(Driver, "plan", refuse)
     driver = Driver(topology, Source("t.yaml", {}, {}), Reporter())
     if previous is not None:
-        group_masters.save(driver.home, topology.namespace, "a", previous)
+        pair_masters.save(driver.home, topology.namespace, "a", previous)
     with pytest.raises(type(error), match=str(error)):
         promote_replica(driver, "a-1", lambda: None)
-    before = previous or GroupMaster()
-    assert recorded == [GroupMaster(before.epoch + 1, 1)]
-    assert group_masters.exchange(driver.home, topology.namespace) == {"a": before}
+    before = previous or PairMaster()
+    assert recorded == [PairMaster(before.epoch + 1, 1)]
+    assert pair_masters.exchange(driver.home, topology.namespace) == {"a": before}
     stored.clear()  # a new Ray
-    assert group_masters.exchange(driver.home, topology.namespace).get("a", GroupMaster()) == before
+    assert pair_masters.exchange(driver.home, topology.namespace).get("a", PairMaster()) == before

@@ -16,7 +16,7 @@ from cluster.control.launch_errors import LaunchRefused
 from cluster.control.launch_report import Reporter
 from cluster.control.migration import MemberChanges, migrate_broker
 from cluster.control.plan import Running
-from cluster.control.raft_groups import RaftGroups, SavedGroup
+from cluster.control.raft_groups import RaftGroups, SavedRaftGroup
 from cluster.control.specs import ActorSpec
 from cluster.control.topology.topology import Topology
 from cluster.control.topology.topology_file import Source
@@ -45,7 +45,7 @@ def preview(
     driver = Driver(TOPOLOGY, Source("t.yaml", {}, {}), Reporter(), dry_run=True, migrating="a")
     driver.raft = RaftGroups(driver.home, TOPOLOGY.namespace, lambda *_: None)
     if replication == "raft":
-        driver.raft.save("a", SavedGroup(("id@h:1",)))
+        driver.raft.save("a", SavedRaftGroup(("id@h:1",)))
     migrate_broker(driver, "a", cast(MemberChanges, None))
 
 
@@ -113,6 +113,6 @@ def test_first_member_that_an_interrupted_migration_has_not_started_is_started(
     monkeypatch.setattr(Driver, "await_serving", lambda *_: None)
     driver = Driver(RAFT, Source("t.yaml", {}, {}), Reporter(), migrating="a")
     driver.raft = RaftGroups(driver.home, RAFT.namespace, lambda *_: None)
-    driver.raft.save("a", SavedGroup(tuple(f"id{number}@h:1" for number in range(3))))
+    driver.raft.save("a", SavedRaftGroup(tuple(f"id{number}@h:1" for number in range(3))))
     migrate_broker(driver, "a", NoChanges())
     assert done == ["stop a-0", "create a-0"]

@@ -15,7 +15,7 @@ from actors.raft.term_file import TERM_FILE
 from cluster.control.kinds import make_specs
 from cluster.control.launch_errors import LaunchRefused
 from cluster.control.new_stores import NewStore, check_first_members, create_joining_stores
-from cluster.control.raft_groups import FOLDER, RaftGroups, SavedGroup, exchange, save
+from cluster.control.raft_groups import FOLDER, RaftGroups, SavedRaftGroup, exchange, save
 from cluster.control.specs import ActorSpec
 from cluster.control.topology.topology import Topology
 from cluster.control.topology.topology_file import Source
@@ -31,7 +31,7 @@ ENTRY = {"name": "a", "replicas": 3, "replication": "raft", "replicas_on_one_nod
 SMALL = {"store": {"commit_log_file_bytes": 1 << 20}}
 NODES = [Node("10.0.0.1", {"x": 1}, is_head=True), Node("10.0.0.2", {"y": 1}, is_head=False)]
 MEMBERS = ["1@127.0.0.1:10911", "2@127.0.0.1:10921", "3@127.0.0.1:10931"]
-RECORD = SavedGroup(tuple(MEMBERS))
+RECORD = SavedRaftGroup(tuple(MEMBERS))
 
 
 def here(resource: str, function: Callable[[Any], Any], argument: object) -> Any:
@@ -191,7 +191,7 @@ def test_replica_that_is_added_to_the_topology_joins_the_group(tmp_path: Path) -
 
 
 def test_group_whose_members_were_removed_keeps_its_list(tmp_path: Path) -> None:
-    five = SavedGroup((*MEMBERS, "4@127.0.0.1:10941", "5@127.0.0.1:10951"))
+    five = SavedRaftGroup((*MEMBERS, "4@127.0.0.1:10941", "5@127.0.0.1:10951"))
     save(tmp_path, NAMESPACE, "a", five)
     found, specs = settled(tmp_path, topology())
     assert members(specs) == list(five.members)

@@ -15,10 +15,10 @@ from functools import partial
 from typing import Final
 
 from actors.broker.core.loop.reads import Reads
-from actors.broker.replication.group_epochs import GroupEpochs, StaleMaster
 from actors.broker.replication.ha.ha_frames import HaFrameReader, encode_report
 from actors.broker.replication.ha.ha_requests import HA_ADDRESS
 from actors.broker.replication.ha.log_copy import LogBounds, LogCopy, LogDiverged, join_offset
+from actors.broker.replication.promotion_epochs import PromotionEpochs, StaleMaster
 from actors.transport.client import RemotingClient, parse_address
 from actors.transport.tls.contexts import ClientTls
 from actors.wire.bodies.routes import decode_kv_table
@@ -81,7 +81,7 @@ class HaClient:
         find_master: Callable[[], RegisterBrokerResponse],
         request_tick: Callable[[], None],
         on_joined: Callable[[], None],
-        epochs: GroupEpochs,
+        epochs: PromotionEpochs,
         tls: ClientTls | None = None,
     ) -> None:
         """Create the client.

@@ -127,7 +127,7 @@ class RaftBroker:
             await self._changed.wait()
             self._changed.clear()
             wanted, term = self._wanted
-            if wanted is Role.MASTER is role.role and role.epoch != term:
+            if wanted is Role.MASTER is role.role and role.state_version != term:
                 await role.become(Role.SLAVE, term)  # the registration of an earlier term ends
             await role.become(wanted, term)
 
@@ -170,7 +170,7 @@ def _past_positions(parts: BrokerParts) -> PastPositions:
     def may_judge(epoch_id: str) -> bool:
         # Only the leader knows all terms, as soon as its own one can be read; a former one that does not know
         # of the next leader yet does not know its term.
-        leads = role.role is Role.MASTER and role.epoch == terms.term
+        leads = role.role is Role.MASTER and role.state_version == terms.term
         return not epoch_id or terms.has(epoch_id) or (leads and not terms.is_before(epoch_id))
 
     return PastPositions(store, terms, may_judge)

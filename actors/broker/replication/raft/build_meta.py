@@ -28,7 +28,7 @@ class GroupServices:
 
     def have_started(self, term: int) -> bool:
         """Return True if the services of the leader of `term` have started."""
-        return self._have_started and self._role.epoch == term
+        return self._have_started and self._role.state_version == term
 
     def before(self) -> RoleService:
         """Return the service that is started before all others."""

@@ -30,7 +30,7 @@ def test_role_change_stops_services_in_reverse_order_and_starts_new_ones() -> No
         )
         await asyncio.gather(role.become(Role.MASTER, 1), role.become(Role.MASTER, 1))
         await role.become(Role.FENCED, 2)
-        assert (role.role, role.epoch) == (Role.FENCED, 2)
+        assert (role.role, role.state_version) == (Role.FENCED, 2)
         await role.become(Role.STOPPED, 2)
 
     asyncio.run(story())

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from actors.broker.core.role import Role
-from actors.broker.replication.group_epochs import GroupEpochs
 from actors.broker.replication.ha.ha_client import HaClient
+from actors.broker.replication.promotion_epochs import PromotionEpochs
 from actors.transport.tls.contexts import ClientTls
 from actors.wire.headers import RegisterBrokerResponse
 from store.common.clock import SystemClock
@@ -45,7 +45,7 @@ class Following:
             lambda: addresses,
             graph.loop.server.request_tick,
             self._joined,
-            GroupEpochs(slave.broker.settings),
+            PromotionEpochs(slave.broker.settings),
             tls,
         )
         self.task = asyncio.create_task(self.client.run())

@@ -1,6 +1,6 @@
-"""GroupEpochs: which master of a group is the newest one.
+"""PromotionEpochs: which master of a pair is the newest one.
 
-Each promotion gives the group a greater epoch (`group_epoch`). Every replica keeps the list of epochs, with
+Each promotion gives the pair a greater epoch (`group_epoch`). Every replica keeps the list of epochs, with
 the CommitLog offsets at which they begin, in `epochFileCheckpoint`. So a former master is recognized:
 
     nameservers     refuse its registration, because its stateVersion is its lower epoch
@@ -60,11 +60,11 @@ class _Fence(msgspec.Struct):
     reason: str
 
 
-class GroupEpochs:
-    """The epochs of a group that one replica knows."""
+class PromotionEpochs:
+    """The epochs of a pair that one replica knows."""
 
     def __init__(self, settings: BrokerSettings) -> None:
-        """Load the list. Without `group_epoch` the group has no epochs, and the list is not read.
+        """Load the list. Without `group_epoch` the pair has no epochs, and the list is not read.
 
         Raises:
             StoreError: the list is damaged.
@@ -170,7 +170,7 @@ class GroupEpochs:
 class EpochRequests:
     """Request handler for the list of epochs."""
 
-    def __init__(self, settings: BrokerSettings, epochs: GroupEpochs, log_end: Callable[[], int]) -> None:
+    def __init__(self, settings: BrokerSettings, epochs: PromotionEpochs, log_end: Callable[[], int]) -> None:
         """Create the handler; `log_end` returns the end of the CommitLog."""
         self._settings = settings
         self._epochs = epochs

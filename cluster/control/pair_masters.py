@@ -1,6 +1,6 @@
-"""The masters of broker groups: which replica was promoted last, and the epoch of the group since then.
+"""The masters of pairs: which replica was promoted last, and the epoch of the pair since then.
 
-Each group whose first replica is not its master, or was not once, has a record. The greater epoch is valid.
+Each pair whose first replica is not its master, or was not once, has a record. The greater epoch is valid.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ _REMEDY = (
 
 
 @dataclass(frozen=True)
-class GroupMaster:
-    """The master of a group: `epoch` counts its promotions, `replica` is the number of the promoted one."""
+class PairMaster:
+    """The master of a pair: `epoch` counts its promotions, `replica` is the number of the promoted one."""
 
     epoch: int = 0
     replica: int = 0
@@ -30,7 +30,7 @@ class GroupMaster:
         return orjson.dumps(asdict(self))
 
     @classmethod
-    def decode(cls, data: bytes) -> GroupMaster:
+    def decode(cls, data: bytes) -> PairMaster:
         """Return the record that `encode` encoded. Raises ValueError or TypeError for damaged data."""
         found = cls(**orjson.loads(data))
         if not all(type(number) is int and number >= 0 for number in (found.epoch, found.replica)):
@@ -39,6 +39,6 @@ class GroupMaster:
 
 
 _MASTERS = KeptRecords(
-    "group:", "groups", GroupMaster.decode, _REMEDY, lambda copy, current: copy.epoch > current.epoch
+    "group:", "groups", PairMaster.decode, _REMEDY, lambda copy, current: copy.epoch > current.epoch
 )
 exchange, save = _MASTERS.exchange, _MASTERS.save

@@ -8,7 +8,7 @@ from typing import Any
 import orjson
 import pytest
 
-from actors.broker.replication.group_epochs import GroupEpochs
+from actors.broker.replication.promotion_epochs import PromotionEpochs
 from actors.broker.service import BrokerService
 from actors.raft.epoch_file import EPOCH_FILE_CHECKPOINT, epoch_file_text, read_epochs
 from actors.wire.codes import RequestCode, ResponseCode
@@ -53,7 +53,7 @@ def test_epochs_after_the_end_of_the_log_are_dropped_by_a_promotion(tmp_path: Pa
     settings.store_root.mkdir()
     path = settings.store_root / EPOCH_FILE_CHECKPOINT
     path.write_text(epoch_file_text([(1, 0), (2, 100), (4, 200)]))
-    GroupEpochs(settings).begin(200)
+    PromotionEpochs(settings).begin(200)
     assert read_epochs(path) == [(1, 0), (2, 100), (5, 200)]
 
 
