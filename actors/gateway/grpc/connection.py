@@ -57,6 +57,16 @@ class _ErrorCode(IntEnum):
     ENHANCE_YOUR_CALM = 11
 
 
+class _Life(IntEnum):
+    """How far a connection is; it only goes forward."""
+
+    OPEN = 0
+    DRAINING = 1
+    """The peer was sent GOAWAY and opens another connection; closed when the open calls have ended."""
+    CLOSED = 2
+    """There is no call, and input is dropped; the peer may still have output to read."""
+
+
 class GrpcConnection(asyncio.BufferedProtocol):
     """The protocol of one accepted connection."""
 
@@ -84,8 +94,7 @@ class GrpcConnection(asyncio.BufferedProtocol):
         self._output_bytes = 0  # of them and of the socket buffer, as counted in the account
         self._has_more = False  # unsent data that the windows allow
         self._is_dirty = False
-        self._is_closing = False
-        self._is_draining = False
+        self._life = _Life.OPEN
         self._control_frames = 0
         self._opened_ns = self._active_ns = hub.clock.monotonic_ns()
         self._has_called = False
@@ -119,7 +128,7 @@ class GrpcConnection(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         """Handle received bytes."""
-        if self._is_closing:
+        if self._life is _Life.CLOSED:
             return
         data = bytes(self._hub.memory.view[:nbytes])
         self._active_ns = self._hub.clock.monotonic_ns()
@@ -142,11 +151,8 @@ class GrpcConnection(asyncio.BufferedProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """End all calls."""
-        self._is_closing = True
-        self._hub.connections.discard(self)
+        self._leave()
         self._hub.leaving.discard(self)
-        for call in tuple(self._calls.values()):
-            self._forget(call)
         self._share.close()
         self._engine.close()
 
@@ -154,7 +160,7 @@ class GrpcConnection(asyncio.BufferedProtocol):
 
     def write(self, call: Call, data: bytes) -> None:
         """Send data of the call's stream as far as the peer's windows allow, and keep the rest."""
-        if call.trailers is None and call.stream_id in self._calls and not self._is_closing:
+        if call.trailers is None and call.stream_id in self._calls:
             had_unsent = bool(call.unsent)
             self._has_called = True
             call.unsent += data
@@ -208,7 +214,7 @@ class GrpcConnection(asyncio.BufferedProtocol):
         self._count_output()
         if self._transport.get_write_buffer_size() > _UNWRITTEN_MAX:
             self.abort("the peer reads no responses to its control frames")
-        elif self._is_draining and not self._calls:
+        elif self._life is _Life.DRAINING and not self._calls:
             self.close("drained")
         elif self._has_more and not self._is_blocked:
             self._has_more = False
@@ -216,16 +222,10 @@ class GrpcConnection(asyncio.BufferedProtocol):
 
     def close(self, reason: str) -> None:
         """Tell the peer that no further call is accepted, and close."""
-        if self._is_closing:
-            return
-        self._is_closing = True
-        self._hub.connections.discard(self)
-        for call in tuple(self._calls.values()):
-            self._forget(call)
-        if not self._transport.is_closing():
-            self._transport.write(self._engine.output() + go_away(_ErrorCode.NO_ERROR))
-            self._hub.leaving.add(self)
-            self._transport.close()
+        if self._life is not _Life.CLOSED:
+            self._leave()
+            if not self._transport.is_closing():
+                self._write_last(self._engine.output() + go_away(_ErrorCode.NO_ERROR))
 
     def abort(self, reason: str) -> None:
         """Close the socket immediately and log the reason."""
@@ -234,16 +234,13 @@ class GrpcConnection(asyncio.BufferedProtocol):
 
     def give_way(self) -> None:
         """Close the socket immediately, without a log event."""
-        self._is_closing = True
-        self._hub.connections.discard(self)
-        for call in tuple(self._calls.values()):
-            self._forget(call)
+        self._leave()
         self._transport.abort()
 
     def discard_input(self) -> None:
         """Tell the peer to open another connection; close when the open calls have ended."""
-        if not self._is_draining and not self._is_closing:
-            self._is_draining = True
+        if self._life is _Life.OPEN:
+            self._life = _Life.DRAINING
             self._transport.write(self._engine.output() + go_away(_ErrorCode.NO_ERROR))
             self._mark_dirty()
 
@@ -258,7 +255,7 @@ class GrpcConnection(asyncio.BufferedProtocol):
 
     def begin(self, stream_id: int, headers: Iterable[tuple[bytes, bytes]]) -> None:
         """Begin a call."""
-        if not self._is_closing:
+        if self._life is not _Life.CLOSED:
             self._begin(stream_id, joined(headers))
 
     def received(self, stream_id: int, data: bytes) -> bool:
@@ -298,7 +295,7 @@ class GrpcConnection(asyncio.BufferedProtocol):
     def count_control(self) -> None:
         """Close the connection after too many frames without data."""
         self._control_frames += 1
-        if self._control_frames > self._limits.control_frames_max and not self._is_closing:
+        if self._control_frames > self._limits.control_frames_max and self._life is not _Life.CLOSED:
             self._terminate("too many frames without data")
 
     def going_away(self) -> None:
@@ -340,7 +337,7 @@ class GrpcConnection(asyncio.BufferedProtocol):
 
     def _start(self, call: Call) -> None:
         """Begin to serve a call; a unary one when its request has arrived: many may be incomplete."""
-        if call.task is None and call.trailers is None and not self._is_closing:
+        if call.task is None and call.trailers is None and self._life is not _Life.CLOSED:
             call.task = self._hub.loop.create_task(self._serve(call))
 
     # ---- responses --------------------
@@ -358,7 +355,7 @@ class GrpcConnection(asyncio.BufferedProtocol):
 
     def _finish(self, call: Call, code: StatusCode, message: str) -> None:
         """Send the status of a call, after its unsent responses if it is OK."""
-        if call.trailers is not None or self._is_closing or call.stream_id not in self._calls:
+        if call.trailers is not None or call.stream_id not in self._calls:
             return
         call.trailers = [(b"grpc-status", b"%d" % code)]
         if message:
@@ -429,7 +426,7 @@ class GrpcConnection(asyncio.BufferedProtocol):
 
     def _acknowledge(self, stream_id: int, size_bytes: int) -> None:
         """Let the peer send more."""
-        if not self._is_closing:
+        if self._life is not _Life.CLOSED:
             self._engine.acknowledge(stream_id, size_bytes)
             self._mark_dirty()
 
@@ -441,7 +438,7 @@ class GrpcConnection(asyncio.BufferedProtocol):
             for each in self._calls.values()
             if each.size_bytes and each.waits_for_peer and (is_over or each.waits_since_ns <= stalled_ns)
         ]
-        if not calls or self._is_closing:
+        if not calls:
             return False
         kept_bytes = self._share.size_bytes * (1 - _PUSHED_OUT)
         for call in sorted(calls, key=lambda each: -each.size_bytes):
@@ -457,7 +454,7 @@ class GrpcConnection(asyncio.BufferedProtocol):
         return True
 
     def _mark_dirty(self) -> None:
-        if not self._is_dirty and not self._is_closing:
+        if not self._is_dirty and self._life is not _Life.CLOSED:
             self._is_dirty = True
             self._hub.mark_dirty(self)
 
@@ -470,10 +467,19 @@ class GrpcConnection(asyncio.BufferedProtocol):
 
     def _end(self, reason: str, data: bytes, looks_like: str = "") -> None:
         _log.warning("connection_refused", peer=self.peer, reason=reason, looks_like=looks_like)
-        self._is_closing = True
+        self._leave()
+        self._write_last(data)
+
+    def _leave(self) -> None:
+        """End all calls; nothing more is accepted."""
+        self._life = _Life.CLOSED
         self._hub.connections.discard(self)
-        for call in tuple(self._calls.values()):
-            self._forget(call)
+        calls, self._calls = self._calls, {}
+        for call in calls.values():
+            self._drop_unsent(call)
+            call.close()
+
+    def _write_last(self, data: bytes) -> None:
         self._transport.write(data)
         self._hub.leaving.add(self)
         self._transport.close()
