@@ -11,6 +11,7 @@ from tempfile import TemporaryDirectory
 import numpy as np
 
 from store.common.clock import SystemClock
+from store.compiling import compile_once
 from store.kernels import read
 from store.kernels.cache import remove_unused
 from store.message.batch import encode_batch
@@ -24,26 +25,8 @@ from store.ownership.identity import StoreIdentity
 from store.reading.message_filter import MATCH_ALL, TagFilter
 from store.store_settings import StoreSettings
 
-_FAMILIES = (
-    "batches",
-    "columns_to_records",
-    "crc32",
-    "encode",
-    "index",
-    "index_check",
-    "java_hash",
-    "messages_to_batch",
-    "take_sends",
-    "send_frames",
-    "properties",
-    "records_to_columns",
-    "records_to_messages",
-    "resync",
-    "stamp",
-    "unit_files",
-    "units",
-    "walk",
-)
+_SENDING = ("batch_properties", "take_sends")
+"""The families that `MessageStore` does not import."""
 _TOPIC = "warm-up"
 _HOST = Host("127.0.0.1", 0)
 _SETTINGS = StoreSettings.model_validate(
@@ -58,10 +41,16 @@ _SETTINGS = StoreSettings.model_validate(
 
 
 def warm_up() -> None:
-    """Compile all kernels that a broker uses (some seconds), or load them from the cache (less than 1 s)."""
-    for family in _FAMILIES:
-        import_module(f"store.kernels.{family}")
+    """Load all kernels that a broker uses; another process compiles what the cache does not have."""
+    compile_once()
+    load()
     remove_unused()
+
+
+def load() -> None:
+    """Load all kernels that a broker uses from the cache (less than 1 s), or compile them (20 s)."""
+    for family in _SENDING:
+        import_module(f"store.kernels.{family}")
     with TemporaryDirectory(prefix="raymq-warm-up-") as directory:
         identity = StoreIdentity("warm-up", "warm-up")
         store = MessageStore.open(Path(directory), _SETTINGS, identity, SystemClock(), store_host=_HOST)

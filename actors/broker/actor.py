@@ -12,6 +12,7 @@ from actors.host.service_host import NotServing, Service
 from actors.host.shell import ActorShell
 from actors.wire.codes import ResponseCode
 from actors.wire.remoting_errors import Refused
+from store.compiling import compile_once
 
 if TYPE_CHECKING:
     from actors.broker.handle_api import HandleApi
@@ -27,6 +28,10 @@ class Broker(ActorShell):
     def make_service(self) -> Service:
         """Create the broker's service from the settings in the actor's spec."""
         # Imported here: numba and the kernels take a second, which would delay the actor's constructor.
+        import store.kernels  # noqa: F401 - fills an empty cache
+
+        compile_once(self.note_progress)
+        # After that, because importing these modules compiles the kernels that are not in the cache.
         from actors.broker.broker_settings import BrokerSettings
         from actors.broker.service import BrokerService
         from store.common.clock import SystemClock

@@ -54,12 +54,17 @@ class ActorShell:
         with contextlib.suppress(PermissionError):
             # Ray may start workers with a lower priority (nice 15); only root can raise it again.
             os.setpriority(os.PRIO_PROCESS, 0, 0)
+        self._progress = ""
         self._host = ServiceHost(self.make_service)
         threading.Thread(target=self._set_gauges, name="ray-gauges", daemon=True).start()
 
     def make_service(self) -> Service:
         """Create the service; large modules are imported here, on the service's thread."""
         raise NotImplementedError
+
+    def note_progress(self, text: str) -> None:
+        """Show in the status how far the start is; the driver waits as long as the text changes."""
+        self._progress = text
 
     def details(self) -> dict[str, Any]:
         """Return the status of the service as plain values; called on its loop."""
@@ -126,7 +131,8 @@ class ActorShell:
         status = {
             "spec": located_spec(self._spec, own_node_ip()),
             "state": str(host.state),
-            "reason": host.reason,
+            "reason": host.reason or (self._progress if host.state is State.STARTING else ""),
+            "progress": self._progress,
             "code_version": host.code_version,
             "pid": os.getpid(),
             "cpu_s": time.process_time(),

@@ -38,6 +38,7 @@ from cluster.control.topology.topology import ElasticBroker, SingleBroker, Topol
 from cluster.control.topology.topology_file import Source, TopologyError
 from cluster.paths import home_of, only_one_driver
 from cluster.waiting import SYSTEM_WAITING, Waiting
+from store.compiling import compile_early
 from store.ownership.identity import StoreIdentity
 
 Result = TypeVar("Result")
@@ -167,6 +168,8 @@ class Driver:
     def _ray(self, way: Way, *, starts: bool) -> Iterator[None]:
         text = "starting Ray" if starts else f"connecting to Ray {way.address}"
         begin_s = self.waiting.now_s()
+        if starts:
+            compile_early()
         with ExitStack() as stack:
             with self.report.working(text):
                 stack.enter_context(session(self.topology, self.home, way))
@@ -419,13 +422,16 @@ class Driver:
         self.report.line(f"changed the settings of {action.name} without a restart")
 
     def await_serving(self, specs: Sequence[ActorSpec]) -> None:
-        """Wait until actors serve. Raises LaunchFailed after `timeout_s`."""
+        """Wait until actors serve. Raises LaunchFailed after `timeout_s` without progress."""
         if not specs:
             return
         begin_s = self.waiting.now_s()
         failed = []
-        with self.report.working(f"waiting for {', '.join(spec.name for spec in specs)}"):
-            for start in fleet.wait_serving(self.topology.namespace, specs, self.timeout_s, self.waiting):
+        names = ", ".join(spec.name for spec in specs)
+        with self.report.working(f"waiting for {names}") as progress:
+            for start in fleet.wait_serving(
+                self.topology.namespace, specs, self.timeout_s, self.waiting, progress
+            ):
                 if start.reason:
                     failed.append(f"{start.name}: {start.reason}")
                     continue

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pkgutil import resolve_name
 from typing import Any
@@ -218,11 +218,12 @@ def hand_over(namespace: str, name: str) -> bool:
 
 @dataclass(frozen=True)
 class StartResult:
-    """Result of an actor's start: it serves if `reason` is empty."""
+    """Result of an actor's start: it serves if `reason` is empty. `progress` changes while it compiles."""
 
     name: str
     reason: str = ""
     code_version: str = ""
+    progress: str = ""
 
 
 def wait_in_sync(
@@ -259,14 +260,22 @@ def wait_leading(
 
 
 def wait_serving(
-    namespace: str, specs: Sequence[ActorSpec], timeout_s: float, waiting: Waiting = SYSTEM_WAITING
+    namespace: str,
+    specs: Sequence[ActorSpec],
+    timeout_s: float,
+    waiting: Waiting = SYSTEM_WAITING,
+    report: Callable[[str], None] = lambda progress: None,
 ) -> Iterator[StartResult]:
-    """Yield the result of each actor as soon as it is known, at the latest after `timeout_s`."""
+    """Yield the result of each actor as soon as it is known, at the latest `timeout_s` after progress."""
     deadline, is_over = waiting.deadline(timeout_s, PAUSE_S), False
-    unready = [spec.name for spec in specs]
+    unready, progress = [spec.name for spec in specs], ""
     while unready:
         for name in list(unready):
             state, result = _start_state(ActorName(namespace, name))
+            if result.progress not in ("", progress):
+                progress = result.progress
+                report(progress)
+                deadline, is_over = waiting.deadline(timeout_s, PAUSE_S), False
             if state is State.STARTING and not is_over:
                 continue
             unready.remove(name)
@@ -290,4 +299,6 @@ def _start_state(where: ActorName) -> tuple[State, StartResult]:
     state, reason = State(status["state"]), str(status["reason"])
     if state is State.SERVING:
         return state, StartResult(where.name, code_version=status["code_version"])
-    return state, StartResult(where.name, f"{state}: {reason}" if state is not State.STARTING else reason)
+    if state is State.STARTING:
+        return state, StartResult(where.name, reason, progress=str(status.get("progress", "")))
+    return state, StartResult(where.name, f"{state}: {reason}")

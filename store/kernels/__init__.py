@@ -3,6 +3,7 @@
 Importing a module of this package compiles its kernels or loads them from the cache.
 """
 
-from store.kernels.cache import install_locator
+from store.kernels.cache import install_locator, unpack_shipped
 
 install_locator()
+unpack_shipped()

@@ -3,22 +3,43 @@
 numba's own cache is keyed by the path of a source file. Every `ray job submit` unpacks the sources into a new
 directory and would compile all kernels again. Also, numba checks one file only, and would not notice a change
 of a helper in another file.
+
+The package has the kernels compiled for BASELINE; a new cache directory is filled with them. numba compiles
+what is not there: on another platform, with another version of numba, or if a source file was changed.
+`python -m tests.compiled_kernels` makes the archive.
 """
 
-import hashlib
 import os
+import pickle
 import shutil
+import tarfile
+import tempfile
 import time
 from collections.abc import Callable
-from functools import cache
 from pathlib import Path
 from typing import Any
 
-import numba
+from llvmlite import binding
 from numba.core import config
+from numba.core.registry import cpu_target
 
-KERNELS = Path(__file__).parent
+from store.common.kernel_cache import (
+    COMPLETE,
+    KERNELS,
+    cache_directory,
+    cache_root,
+    content_hash,
+    shipped_archive,
+)
+
 UNUSED_AFTER_S = 30 * 24 * 3600
+BASELINE_CPU = "x86-64-v3"
+BASELINE_FEATURES = "+pclmul"
+BASELINE = (
+    "avx", "avx2", "bmi", "bmi2", "cx16", "f16c", "fma", "lzcnt", "movbe", "pclmul", "popcnt", "sahf", "sse3",
+    "sse4.1", "sse4.2", "ssse3", "xsave",
+)  # fmt: skip
+"""Features of a processor that the package's compiled kernels need: Intel since 2013, AMD since 2015."""
 _NUMBA_LOCATORS = (
     "UserProvidedCacheLocator,InTreeCacheLocator,UserWideCacheLocator,IPythonCacheLocator,ZipCacheLocator"
 )
@@ -32,18 +53,36 @@ def install_locator() -> None:
         config.CACHE_LOCATOR_CLASSES = f"{ours},{others}"
 
 
-@cache
-def content_hash() -> str:
-    """Return a hash of all source files of this package and of numba's version, as 16 hex digits."""
-    digest = hashlib.sha256(numba.__version__.encode())
-    for source in sorted(KERNELS.glob("*.py")):
-        digest.update(source.name.encode() + b"\0" + source.read_bytes() + b"\0")
-    return digest.hexdigest()[:16]
+def unpack_shipped() -> None:
+    """Fill the cache directory with the compiled kernels of the package, if it does not exist yet."""
+    directory, archive = cache_directory(), shipped_archive()
+    if directory.exists() or not archive.exists() or config.CPU_NAME or config.CPU_FEATURES:
+        return
+    features = binding.get_host_cpu_features()
+    if not all(features.get(each) for each in BASELINE):
+        return
+    try:
+        directory.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=directory.parent, prefix=f"{directory.name}-") as folder:
+            unpacked = Path(folder) / "kernels"
+            with tarfile.open(archive) as members:
+                members.extractall(unpacked, filter="data")
+            for index in unpacked.glob("*.nbi"):
+                _claim(index)
+            (unpacked / COMPLETE).touch()
+            unpacked.rename(directory)
+    except OSError:
+        return  # another process was faster, or the directory is not writable
 
 
-def cache_root() -> Path:
-    """Return the directory that contains one `kernels-<hash>` directory per version of the kernels."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "raymq"
+def _claim(index: Path) -> None:
+    """Change the processor in an index file of numba from the archive's to that of this machine."""
+    with index.open("rb") as file:
+        version = pickle.load(file)
+        stamp, overloads = pickle.load(file)
+    target = cpu_target.target_context.codegen().magic_tuple()
+    ours = {(signature, target, hashes): name for (signature, _, hashes), name in overloads.items()}
+    index.write_bytes(pickle.dumps(version) + pickle.dumps((stamp, ours)))
 
 
 def remove_unused() -> None:
@@ -61,7 +100,7 @@ class ContentCacheLocator:
     """
 
     def __init__(self, function: Callable[..., Any]) -> None:
-        self._path = cache_root() / f"kernels-{content_hash()}"
+        self._path = cache_directory()
         self._line = function.__code__.co_firstlineno
         self._py_file = function.__code__.co_filename  # numba prints it in warnings
 

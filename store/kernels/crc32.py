@@ -55,8 +55,11 @@ def _tables() -> npt.NDArray[np.uint32]:
 
 def _can_fold() -> bool:
     """Return True if the processor for which numba compiles has the PCLMULQDQ instruction."""
-    is_host = not config.CPU_NAME and not config.CPU_FEATURES
-    return is_host and platform.machine() == "x86_64" and binding.get_host_cpu_features().get("pclmul", False)
+    if platform.machine() != "x86_64":
+        return False
+    if config.CPU_NAME or config.CPU_FEATURES:
+        return "+pclmul" in (config.CPU_FEATURES or "").split(",")
+    return bool(binding.get_host_cpu_features().get("pclmul"))
 
 
 @intrinsic

@@ -88,6 +88,23 @@ def test_wait_for_starting_actors_yields_each_result(
     assert [each.reason for each in fleet.wait_serving("raymq", [SPEC], TIMEOUT_S, waiting)] == [""]
 
 
+def test_wait_for_actors_that_compile_ends_a_time_out_after_their_last_progress(
+    monkeypatch: pytest.MonkeyPatch, waiting: Waiting, slept: list[float]
+) -> None:
+    def call() -> object:
+        count = min(int(sum(slept) / TIMEOUT_S * 2), 44)
+        progress = f"compiling {count} of 44 kernels"
+        return {"state": State.STARTING, "reason": progress, "progress": progress}
+
+    respond(monkeypatch, call)
+    reports: list[str] = []
+    results = list(fleet.wait_serving("raymq", [SPEC], TIMEOUT_S, waiting, reports.append))
+
+    assert [each.reason for each in results] == ["not serving after 120 s: compiling 44 of 44 kernels"]
+    assert reports == [f"compiling {count} of 44 kernels" for count in range(45)]
+    assert 23 * TIMEOUT_S <= sum(slept) < 24 * TIMEOUT_S
+
+
 def test_status_of_an_unavailable_actor_is_requested_until_the_time_out(
     monkeypatch: pytest.MonkeyPatch, waiting: Waiting, slept: list[float]
 ) -> None:

@@ -39,8 +39,10 @@ def lay_out(sources: Path) -> None:
     package = sources / "store" / "kernels"
     package.mkdir(parents=True)
     (sources / "store" / "__init__.py").touch()
-    for name in ("__init__.py", "cache.py"):
-        shutil.copy(cache.KERNELS / name, package)
+    (sources / "store" / "common").mkdir()
+    (sources / "store" / "common" / "__init__.py").touch()
+    for name in ("kernels/__init__.py", "kernels/cache.py", "common/kernel_cache.py"):
+        shutil.copy(cache.KERNELS.parent / name, sources / "store" / name)
     (package / "helper.py").write_text(HELPER)
     (package / "kernel.py").write_text(KERNEL)
 
