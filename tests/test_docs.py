@@ -104,13 +104,31 @@ def test_every_section_of_the_store_format_is_cited() -> None:
 
 
 FILE = re.compile(
-    r"`((?:actors|benchmarks|cluster|configs|docs|jobs|store|tests)/[\w./-]+)(?:::\w+)?`|\]\(([\w./-]+)\)"
+    r"`((?:actors|benchmarks|cluster|configs|docs|jobs|store|tests)/[\w./-]+)(?:::\w+)?`|\]\(([\w./-]+)(?:#[\w-]+)?\)"
 )
 WALK = re.compile(r"^\| `([\w/]+\.py)` \| (`[\w.` ]+`) \|", re.MULTILINE)
-PAGES = [*sorted(DOCS.glob("*.md")), DOCS.parent / "README.md"]
+PAGES = [*sorted(DOCS.glob("*.md")), *sorted(DOCS.parent.glob("*.md"))]
+README_LINES_MAX = 130
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_readme_is_short_and_begins_with_its_two_commands() -> None:
+    text = (DOCS.parent / "README.md").read_text()
+    assert len(text.splitlines()) <= README_LINES_MAX
+    assert re.findall(r"^\$ (uv run \w+(?: demo)?)", text, re.MULTILINE)[:2] == [
+        "uv run raymq demo",
+        "uv run pytest",
+    ]
+
+
+def test_map_of_the_documentation_names_every_page() -> None:
+    """A page that the map does not name is not found."""
+    named = {
+        link.partition("#")[0] for link in re.findall(r"\]\(([^)]+)\)", (DOCS / "README.md").read_text())
+    }
+    assert {page.name for page in DOCS.glob("*.md")} - {"README.md"} <= named
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: f"{page.parent.name}/{page.name}")
 def test_files_named_by_documentation_exist(page: Path) -> None:
     named = [(by_root, by_page) for by_root, by_page in FILE.findall(page.read_text())]
     missing = [name for name, _ in named if name and not (DOCS.parent / name).exists()]
@@ -123,7 +141,9 @@ SHOWN = re.compile(r"(?:^(?:\$ )?(?:uv run )?|`(?:uv run )?)raymq ([^`\n]+)", re
 
 
 @pytest.mark.parametrize(
-    "page", [page for page in PAGES if page.name != "changelog.md"], ids=lambda page: page.name
+    "page",
+    [page for page in PAGES if page.name != "changelog.md"],
+    ids=lambda page: f"{page.parent.name}/{page.name}",
 )
 def test_commands_shown_by_documentation_exist_with_their_options(page: Path) -> None:
     wrong = [f"{shown}: {word}" for shown in SHOWN.findall(page.read_text()) for word in unknown_words(shown)]

@@ -34,6 +34,7 @@ NOT_RUN = {
     "uv run ray job submit": ON_RAY,
     "raymq replica": "needs several replicas on Ray: tests/cluster/test_ray_replicas.py, test_ray_raft.py",
     "(cp|mv) ": "a store of a stopped cluster on Ray",
+    "uv sync": "changes the environment of this test",
     "raymq store (verify|messages)": "a copy of a store: tests/store and tests/cluster/test_ray_replicas.py",
     "raymq send orders --json-lines": "the file of the line before it",
     "raymq metrics config": ON_RAY,
@@ -61,7 +62,7 @@ PREPARED = {
 """Commands that make what a page says to be there."""
 LANGUAGES = ("console", "sh", "python")
 OTHERS = {
-    "": "pictures",
+    "mermaid": "pictures",
     "yaml": "parts of topologies and settings",
     "dockerfile": "an image",
     "java": "tests/compat/sdk/test_client_page.py",
@@ -69,7 +70,7 @@ OTHERS = {
     "go": "tests/compat/sdk/test_client_page.py",
 }
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-PAGES = ["README.md", *(f"docs/{each.name}" for each in sorted((REPO / "docs").glob("*.md")))]
+PAGES = [str(each.relative_to(REPO)) for root in (REPO, REPO / "docs") for each in sorted(root.glob("*.md"))]
 
 
 class Block(NamedTuple):
@@ -193,6 +194,20 @@ def test_page_runs_block_by_block_as_it_stands(page: str, reader: Reader) -> Non
     for block in blocks_of(page):
         if block.language in LANGUAGES:
             reader.run(block)
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_blocks_of_a_page_have_no_syntax_errors(page: str) -> None:
+    """Also those that no test runs; options of `raymq` are checked by tests/test_docs.py."""
+    for block in blocks_of(page):
+        for step in block.steps:
+            if block.language == "python":
+                compile(step, f"{page}:{block.line}", "exec")
+            elif block.language in LANGUAGES:
+                checked = subprocess.run(
+                    ["bash", "-n", "-c", step], capture_output=True, text=True, check=False
+                )
+                assert checked.returncode == 0, f"{page}:{block.line}: {checked.stderr}"
 
 
 def test_every_block_has_a_known_language() -> None:

@@ -223,7 +223,8 @@ def test_top_level_folders_are_those_of_the_design() -> None:
     listed = subprocess.run(["git", "ls-files"], cwd=REPO, capture_output=True, text=True, check=True).stdout
     top = {line.split("/")[0] for line in listed.splitlines()}
     code = {"cluster", "actors", "store", "jobs", "configs", "tests", "benchmarks", "docs", "client"}
-    allowed = code | {"pyproject.toml", "uv.lock", "README.md", "LICENSE", ".ci", ".gitignore", ".rayignore"}
+    pages = {"README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "LICENSE"}
+    allowed = code | pages | {"pyproject.toml", "uv.lock", ".ci", ".gitignore", ".rayignore"}
     allowed |= {"Dockerfile", ".dockerignore", "compose.yaml"}
     assert top <= allowed, top - allowed
 
