@@ -34,6 +34,7 @@ NOT_RUN = {
     "uv run ray job submit": ON_RAY,
     "raymq replica": "needs several replicas on Ray: tests/cluster/test_ray_replicas.py, test_ray_raft.py",
     "(cp|mv) ": "a store of a stopped cluster on Ray",
+    "uv(x| build) ": "builds and installs: tests/test_wheels.py",
     "uv sync": "changes the environment of this test",
     "raymq store (verify|messages)": "a copy of a store: tests/store and tests/cluster/test_ray_replicas.py",
     "raymq send orders --json-lines": "the file of the line before it",
