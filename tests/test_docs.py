@@ -136,6 +136,20 @@ def test_files_named_by_documentation_exist(page: Path) -> None:
     assert missing == []
 
 
+LINK = re.compile(r"\]\(([\w./-]*\.md)?#([\w-]+)\)")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: f"{page.parent.name}/{page.name}")
+def test_sections_that_pages_link_to_exist(page: Path) -> None:
+    links = LINK.findall(page.read_text())
+    missing = [
+        f"{name}#{anchor}"
+        for name, anchor in links
+        if anchor not in anchors_of(page.parent / name if name else page)
+    ]
+    assert missing == []
+
+
 SHOWN = re.compile(r"(?:^(?:\$ )?(?:uv run )?|`(?:uv run )?)raymq ([^`\n]+)", re.MULTILINE)
 """A command in a block, at the beginning of its line, or in the text."""
 

@@ -115,7 +115,7 @@ def test_java_producers_continue_after_a_kill_of_the_leader(
                 took_s = await sends.recovery_s(killed_s)
                 text = f"routes every {name}: {took_s:.1f} s after the kill, {len(sends.failed)} failed sends"
                 with capsys.disabled():
-                    print(text)  # noqa: T201 - the figures of docs/replication.md
+                    print(text)  # noqa: T201 - the figures of docs/raft-groups.md
             await quick.close()
             await default.close()
 

@@ -44,7 +44,7 @@ def test_kills_and_pauses_of_the_leader_lose_no_acknowledged_message(
                         await group.start(leader)
             end = await group.await_level()
         with capsys.disabled():
-            print(f"{len(sent.acknowledged):,} acknowledged; seconds to the next leader: {gaps}")  # noqa: T201 - the figures of docs/replication.md
+            print(f"{len(sent.acknowledged):,} acknowledged; seconds to the next leader: {gaps}")  # noqa: T201 - the figures of docs/raft-groups.md
         check_logs(stores_of(tmp_path), sent.acknowledged, end)
 
     uvloop.run(story())
