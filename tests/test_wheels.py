@@ -87,6 +87,17 @@ def locked(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
+def installed(wheels: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The programs of an environment with raymq's wheel, which finds other packages in the repository's."""
+    (wheel,) = wheels.glob("raymq-*.whl")
+    programs = environment_with(wheel, tmp_path_factory.mktemp("installed") / "venv", "--no-deps")
+    site = Path(sysconfig.get_path("purelib", vars={"base": str(programs.parent)}))
+    # .pth files in that directory, such as the one of the repository itself, are not followed
+    (site / "dependencies.pth").write_text(sysconfig.get_path("purelib"))
+    return programs
+
+
+@pytest.fixture(scope="module")
 def nameserver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The address of a standalone cluster, which runs in the environment of the repository."""
     cluster = Cluster(tmp_path_factory.mktemp("stores"), brokers=1)
@@ -94,16 +105,20 @@ def nameserver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     cluster.stop()
 
 
-def run(
-    command: list[str], *, cwd: Path, code: int = 0, environment: dict[str, str] | None = None
-) -> subprocess.CompletedProcess[str]:
-    """Run a command without the paths of this test process, and return its output."""
+def environment() -> dict[str, str]:
+    """Return the environment variables of a process that finds nothing of this test process."""
     own = {"PYTHONPATH", "VIRTUAL_ENV", "RAY_ADDRESS", "RAYMQ_NAMESERVERS"}
-    inherited = {name: value for name, value in os.environ.items() if name not in own}
+    return {name: value for name, value in os.environ.items() if name not in own}
+
+
+def run(
+    command: list[str], *, cwd: Path, code: int = 0, more: dict[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Run a command with the variables of `environment` and `more`, and return its output."""
     ended = subprocess.run(
         command,
         cwd=cwd,
-        env=inherited | (environment or {}),
+        env=environment() | (more or {}),
         capture_output=True,
         text=True,
         timeout=20 * LIMIT_S,
@@ -161,17 +176,36 @@ def test_client_has_dependencies_and_the_version_of_raymq(wheels: Path) -> None:
     assert [*wheels.glob(f"raymq_client-{full['version']}-*.whl")] != []
 
 
-def test_installed_raymq_starts_outside_of_the_repository(wheels: Path, tmp_path: Path) -> None:
-    (wheel,) = wheels.glob("raymq-*.whl")
-    programs = environment_with(wheel, tmp_path / "venv", "--no-deps")
-    site = Path(sysconfig.get_path("purelib", vars={"base": str(tmp_path / "venv")}))
-    # The dependencies are those of the repository's environment, whose own .pth files are not followed.
-    (site / "dependencies.pth").write_text(sysconfig.get_path("purelib"))
-    assert "Start a cluster" in run([str(programs / "raymq"), "--help"], cwd=tmp_path).stdout
-    shown = json.loads(run([str(programs / "raymq"), "version"], cwd=tmp_path).stdout)
+def test_installed_raymq_starts_outside_of_the_repository(installed: Path, tmp_path: Path) -> None:
+    assert "Start a cluster" in run([str(installed / "raymq"), "--help"], cwd=tmp_path).stdout
+    shown = json.loads(run([str(installed / "raymq"), "version"], cwd=tmp_path).stdout)
     assert shown["raymq"] == tomllib.loads((REPO / "pyproject.toml").read_text())["project"]["version"]
-    shown = run([str(programs / "raymq"), "metrics", "config"], cwd=tmp_path).stdout
-    assert str(site / "configs" / "grafana" / "alerts.yaml") in shown
+    shown = run([str(installed / "raymq"), "metrics", "config"], cwd=tmp_path).stdout
+    assert str(installed.parent) in shown
+    assert "configs/grafana/alerts.yaml" in shown
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "command",
+    ["raymq dev --port 0 --broker-port 0 --console-port 0", "python -m cluster.standalone"],
+    ids=["dev", "standalone"],
+)
+def test_installed_raymq_serves_without_ray(command: str, installed: Path, tmp_path: Path) -> None:
+    program, *words = command.split()
+    started = [str(installed / program), *words, "--store-root", str(tmp_path / "store")]
+    with subprocess.Popen(
+        started, cwd=tmp_path, env=environment(), stdout=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            assert process.stdout is not None
+            shown = next((line for line in process.stdout if line.startswith("READY ")), "")
+            address = shown.split()[1]
+            sent = run([str(installed / "raymq"), "send", "orders", "4 apples", "-n", address], cwd=tmp_path)
+            assert json.loads(sent.stdout)["status"] == "SEND_OK"
+        finally:
+            process.terminate()
+    assert process.wait(LIMIT_S) == 0
 
 
 @pytest.mark.slow
@@ -193,10 +227,10 @@ def test_client_sends_and_receives_without_ray_spark_and_numba(
 
     light = ["topic list", "group list", "broker list", f"send {topic} hello", "top --once", "version"]
     reached = {"RAYMQ_NAMESERVERS": nameserver}
-    run([python, "-c", COMMANDS, "0", *light], cwd=tmp_path, environment=reached)
+    run([python, "-c", COMMANDS, "0", *light], cwd=tmp_path, more=reached)
     heavy = ["up", "down", "status", "demo", "bench list", f"store info {tmp_path}", "console"]
     heavy += ["metrics config", f"export {topic} out"]
-    refused = run([python, "-c", COMMANDS, "2", *heavy], cwd=tmp_path, environment=reached)
+    refused = run([python, "-c", COMMANDS, "2", *heavy], cwd=tmp_path, more=reached)
     lines = refused.stderr.splitlines()
     assert len(lines) == len(heavy), lines
     assert all("pip install raymq" in line for line in lines), lines
@@ -220,17 +254,17 @@ def test_installed_raymq_runs_demo_cluster_and_spark(wheels: Path, locked: Path,
     settings += [f"brokers.{broker}.listen_port={free_port(-2)}" for broker in ("broker-a", "broker-b")]
     sets = [part for each in settings for part in ("--set", each)]
     try:
-        shown = run([raymq, "up", *sets], cwd=tmp_path, environment=home).stdout
+        shown = run([raymq, "up", *sets], cwd=tmp_path, more=home).stdout
         assert f"READY {address}" in shown
-        run([raymq, "send", "orders", "4 apples", "-n", address], cwd=tmp_path, environment=home)
+        run([raymq, "send", "orders", "4 apples", "-n", address], cwd=tmp_path, more=home)
         count = (
             "import sys; from jobs import local_session, read_queue\n"
             "with local_session('orders') as spark:\n"
             "    frame = read_queue(spark, 'orders', nameservers=sys.argv[1], startingOffsets='earliest')\n"
             "    print('rows', frame.count(), [bytes(row.body) for row in frame.select('body').collect()])\n"
         )
-        ended = run([python, "-c", count, address], cwd=tmp_path, environment=home)
+        ended = run([python, "-c", count, address], cwd=tmp_path, more=home)
         assert "rows 1 [b'4 apples']" in ended.stdout
     finally:
-        run([raymq, "down"], cwd=tmp_path, environment=home)
+        run([raymq, "down"], cwd=tmp_path, more=home)
     shutil.rmtree(tmp_path)

@@ -39,6 +39,7 @@ LANES = {
         "tests/jobs/spark/test_slave_reads",
         "tests/jobs/spark/test_write_queue",
         "tests/jobs/writing/test_delayed_rows",
+        "tests/test_wheels.py::test_installed_raymq_runs_demo",
     ),
     "java": ("tests/compat/", "tests/faults/"),
 }
