@@ -213,7 +213,10 @@ def _apply_changes(tables: BrokerTables, changes: Sequence[Difference]) -> None:
 
 
 def _add_capabilities(parts: BrokerParts, capabilities: Sequence[Capability]) -> None:
-    """Add the steps, observers and services of the features; the broker registers after all have started."""
+    """Add the steps, observers and services of the features; the broker registers after all have started.
+
+    Raises ValueError if a turn step follows one that no turn has.
+    """
     registration, store, role = parts.registration, parts.loop.store, parts.role
     is_elected = any(each.is_elected for each in capabilities)
 
@@ -237,6 +240,8 @@ def _add_capabilities(parts: BrokerParts, capabilities: Sequence[Capability]) ->
         chain.from_iterable(each.steps for each in capabilities),
         chain.from_iterable(each.observers for each in capabilities),
     )
+    for step in chain.from_iterable(each.turn_steps for each in capabilities):
+        parts.loop.turn.add(step)
     parts.role.add_services(chain.from_iterable(each.services for each in capabilities))
     parts.role.add_services(map(registers_as, (Role.MASTER, Role.SLAVE)))
 

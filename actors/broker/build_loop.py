@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from actors.broker.broker_settings import BrokerSettings
 from actors.broker.core.admission import Admission
 from actors.broker.core.counters import RequestCounters
-from actors.broker.core.loop.end_of_turn import EndOfTurn, ServerCalls
+from actors.broker.core.loop.end_of_turn import EndOfTurn
 from actors.broker.core.loop.flusher import Flusher
 from actors.broker.core.loop.log_end import LogEnd
 from actors.broker.core.loop.off_loop import OffLoop
 from actors.broker.core.loop.reads import Reads
+from actors.broker.core.loop.turn import Turn, TurnStep
 from actors.broker.core.loop.wait_registry import WaitRegistry
 from actors.broker.core.sending.acks import AckLimit, Acks
 from actors.broker.core.stats import BrokerStats
@@ -45,6 +46,7 @@ class BrokerLoop:
     acks: Acks
     flusher: Flusher
     log_end: LogEnd
+    turn: Turn
     end_of_turn: EndOfTurn
     off_loop: OffLoop
     reads: Reads
@@ -64,14 +66,9 @@ def build_loop(
     settings = live.settings
     requests, counters = RequestTable(), RequestCounters()
     admission = Admission(settings, store, clock)
-
-    def end_turn() -> None:
-        end_of_turn.tick()
-        admission.end_turn()
-
     steps: Sequence[Step] = (*access_steps, admission)
     ports, tls = Ports(clock, store.spare_descriptors), server_tls(settings)
-    server = RemotingServer(requests, clock, _limits(settings), end_turn, steps, (counters,), tls, ports)
+    server = RemotingServer(requests, clock, _limits(settings), None, steps, (counters,), tls, ports)
     live.on_change(lambda _: server.hub.change_limits(**_memory_limits(settings)))
     held, stats = WaitRegistry[Arrival](clock, settings.max_held_pulls), BrokerStats(clock)
     flusher = Flusher(
@@ -87,11 +84,12 @@ def build_loop(
         flusher,
         held,
         clock,
-        ServerCalls(server.request_tick, server.hub.flush, server.hub.resume),
+        server.hub,
         stats.put_times,
         log_end,
         settings.wait_in_pull_queue_ms,
     )
+    turn = _turn(server, store, flusher, end_of_turn, admission)
     threads, capacity = settings.cold_read_threads, settings.pull_queue_capacity
     off_loop = OffLoop(clock, threads, capacity, settings.wait_in_pull_queue_ms)
     return BrokerLoop(
@@ -106,10 +104,33 @@ def build_loop(
         Acks(store, clock, tuple(_ack_limits(settings, store))),
         flusher,
         log_end,
+        turn,
         end_of_turn,
         off_loop,
         Reads(store, off_loop, admission.admit_response, end_of_turn),
     )
+
+
+def _turn(
+    server: RemotingServer,
+    store: MessageStore,
+    flusher: Flusher,
+    end_of_turn: EndOfTurn,
+    admission: Admission,
+) -> Turn:
+    """Return the steps of every broker."""
+    positions = store.positions
+
+    def is_due() -> bool:
+        return positions.written != end_of_turn.written or positions.waiting > 0 or admission.stalled_ms > 0
+
+    steps = (
+        TurnStep("flush", flusher.flush_if_idle),  # first: the disk works while this thread dispatches
+        TurnStep("confirm", end_of_turn.confirm),
+        TurnStep("dispatch", end_of_turn.dispatch),
+        TurnStep("admit", admission.end_turn),
+    )
+    return Turn(server.hub, is_due, steps)
 
 
 def _ack_limits(settings: BrokerSettings, store: MessageStore) -> Iterable[AckLimit]:

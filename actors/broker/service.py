@@ -158,6 +158,7 @@ class BrokerService:
         await self._respond_to_senders()
         await broker.metrics.stop()
         await self._supervisor.stop()
+        loop.turn.stop()
         loop.end_of_turn.stop()
         loop.lag.stop()
         await loop.off_loop.stop()

@@ -5,9 +5,11 @@ end of the turn runs the service's tick, writes the responses (one write per con
 requests and writes their responses, and continues to read the connections that were paused. `Scheduler`
 decides the order.
 
-                request_tick            callback of the loop
+                 begin_turn             callback of the loop
     between turns ────────► reading ────────────────────────► ending ──► reading, if work is left
                                                                 └──────► between turns
+
+Received bytes begin a turn; `request_tick` begins one too, and also lets the tick know (`was_requested`).
 """
 
 import asyncio
@@ -109,8 +111,11 @@ class Hub:
         self.unread_bytes = 0  # of all peers that are behind, at the last count
         self.turns = 0
         """Number of turns since the start."""
+        self.was_requested = False
+        """True if `request_tick` requested the turn that is ending; False if received bytes began it."""
         self._tick = tick
-        self._tick_requested = False
+        self._is_requested = False
+        self._is_scheduled = False
         self._is_ending = False
         self.busy_poll = BusyPoll(clock, limits.busy_poll_us)
         self._dirty: list[Peer] = []
@@ -154,14 +159,23 @@ class Hub:
     def _networks(self) -> Counter[str]:
         return Counter(_network_of(each.peer) for each in (*self.connections, *self.leaving))
 
-    def request_tick(self) -> bool:
+    def end_with(self, tick: Callable[[], None]) -> None:
+        """Call `tick` at the end of each turn."""
+        self._tick = tick
+
+    def request_tick(self) -> None:
+        """Begin a turn whose tick has something to do, or let that of this turn know."""
+        self._is_requested = True
+        self.begin_turn()
+
+    def begin_turn(self) -> bool:
         """Schedule the end-of-turn callback; begin a turn if none is running.
 
         Returns True if the callback was not scheduled yet. Call it on the event loop's thread only.
         """
-        if self._tick_requested:
+        if self._is_scheduled:
             return False
-        self._tick_requested = True
+        self._is_scheduled = True
         if not self._is_ending:
             self.scheduler.begin()
         self.loop.call_soon(self._end_turn)
@@ -170,7 +184,8 @@ class Hub:
     def mark_dirty(self, connection: Peer) -> None:
         """Flush this connection at the end of the turn."""
         self._dirty.append(connection)
-        self._need_end()
+        if not self._is_ending:  # else it is flushed in this turn
+            self.begin_turn()
 
     def read_later(self, continue_reading: Work, *, is_new: bool) -> None:
         """Call `continue_reading` after the end of the turn.
@@ -178,12 +193,13 @@ class Hub:
         New connections are served before old ones (see `Scheduler`).
         """
         self.scheduler.add_cheap(continue_reading, is_new=is_new)
-        self.request_tick()
+        self.begin_turn()
 
     def enqueue(self, work: Work) -> None:
         """Run one piece of costly work at the end of the turn."""
         self.scheduler.add_costly(work)
-        self._need_end()
+        if not self._is_ending:  # else it runs in this turn
+            self.begin_turn()
 
     def resume(self, requests: Iterable[Resumable]) -> None:
         """Resume held requests at the end of the turn, together with the costly requests."""
@@ -268,24 +284,20 @@ class Hub:
         self._timer = None
         self.expire_calls()
 
-    def _need_end(self) -> None:
-        # Work that is added during the end of a turn still runs in it.
-        if not self._is_ending:
-            self.request_tick()
-
     def _end_turn(self) -> None:
         scheduler = self.scheduler
         self.turns += 1
-        self._tick_requested, self._is_ending = False, True
+        self.was_requested, self._is_requested = self._is_requested, False
+        self._is_scheduled, self._is_ending = False, True
         scheduler.end_reading()
         try:
             self._respond_to_all()
         finally:
             scheduler.end()
             if scheduler.has_more or self._dirty:  # a connection may have more to write than fits a turn
-                self.request_tick()
+                self.begin_turn()
             self._is_ending = False
-            if self._tick_requested:
+            if self._is_scheduled:
                 scheduler.serve_cheap()
             self.busy_poll.after_turn(self.loop)
 

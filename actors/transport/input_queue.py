@@ -138,7 +138,7 @@ class InputQueue:
                 return
         reader = self._reader
         reader.received(count)
-        is_first = self._hub.request_tick()
+        is_first = self._hub.begin_turn()
         self._hub.busy_poll.note_received(is_alone=is_first and not reader.has_several)
         if reader.unread_bytes <= _ASIDE_BYTES and reader.has_only(self._costly_codes):
             reader.set_aside()

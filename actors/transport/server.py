@@ -45,6 +45,7 @@ class RemotingServer:
         ports: Ports | None = None,
     ) -> None:
         self.hub = Hub(clock, limits or RemotingLimits(), tick, is_server=True)
+        self.request_tick = self.hub.request_tick
         self.chain = Chain(table, steps, observers)
         self.port = 0
         self.tls = tls
@@ -101,10 +102,6 @@ class RemotingServer:
                 await self._until_left()
         except TimeoutError:
             _log.info("connection_close_timed_out", port=self.port, waited_s=_CLOSE_TIMEOUT_S)
-
-    def request_tick(self) -> None:
-        """Schedule the end of a turn (see `Hub.request_tick`)."""
-        self.hub.request_tick()
 
     @property
     def connections(self) -> frozenset[Peer]:

@@ -38,7 +38,8 @@ class Admission:
         self._settings = settings
         self._positions = store.positions
         self._clock = clock
-        self._stalled_ms = 0
+        self.stalled_ms = 0
+        """How long the loop was blocked before this turn, if that is too long."""
         # Since `_behind_since_ns`, `confirmed` is below `_behind_at`: the oldest send has waited that long.
         self._behind_at = 0
         self._behind_since_ns = 0
@@ -49,13 +50,13 @@ class Admission:
 
     def note_lag(self, lag_ns: int) -> None:
         """Record how late the loop runs: requests read in this turn have waited up to `lag_ns`."""
-        self._stalled_ms = (
+        self.stalled_ms = (
             lag_ns // NS_PER_MS if lag_ns >= self._settings.os_page_cache_busy_ms * NS_PER_MS else 0
         )
 
     def end_turn(self) -> None:
         """Clear the recorded lag and count the waiting sends; called after the turn's responses are sent."""
-        self._stalled_ms = 0
+        self.stalled_ms = 0
         positions = self._positions
         self._waiting = positions.waiting
         if self._waiting and positions.confirmed >= self._behind_at:
@@ -79,7 +80,7 @@ class Admission:
     def plain_sends_max(self, connection: Connection) -> int:
         """Return how many sends of a connection are accepted now; 0 if each needs its own decision."""
         settings = self._settings
-        if self._stalled_ms or settings.max_sends_per_s or self._waiting >= settings.send_queue_capacity:
+        if self.stalled_ms or settings.max_sends_per_s or self._waiting >= settings.send_queue_capacity:
             return 0
         return settings.max_pending_requests - connection.pending
 
@@ -94,12 +95,12 @@ class Admission:
             )
 
     def _admit_send(self) -> None:
-        if self._stalled_ms:
+        if self.stalled_ms:
             self.refused += 1
             raise Refused(
                 ResponseCode.SYSTEM_BUSY,
                 "[PCBUSY_CLEAN_QUEUE]broker busy, start flow control for a while, period in queue: "
-                f"{self._stalled_ms}ms, size of queue: {self._waiting}: the broker stalled "
+                f"{self.stalled_ms}ms, size of queue: {self._waiting}: the broker stalled "
                 f"(os_page_cache_busy_ms {self._settings.os_page_cache_busy_ms}); a slow disk, too little "
                 "memory or too few processors can cause this",
             )

@@ -19,6 +19,7 @@ from actors.bounds import Keeper
 from actors.broker.broker_settings import BrokerSettings
 from actors.broker.core.feature_table import FeatureTable
 from actors.broker.core.loop.log_history import PastPositions
+from actors.broker.core.loop.turn import TurnStep
 from actors.broker.core.parts import BrokerParts
 from actors.broker.core.role import RoleService
 from actors.broker.core.sending.interceptors import SendInterceptor
@@ -52,6 +53,8 @@ class Capability:
     """
     interceptors: Sequence[SendInterceptor] = ()
     """Called for each message before its append."""
+    turn_steps: Sequence[TurnStep] = ()
+    """Run at the end of each turn, behind the steps that they name. Then no turn is skipped (`Turn`)."""
     services: Sequence[RoleService] = ()
     """Started and stopped with the broker's role; the broker registers after the last one has started."""
     leave: Callable[[], Awaitable[None]] | None = None

@@ -75,10 +75,8 @@ class PutTimes:
     def count_confirmed(self, confirmed: int) -> None:
         """Move the turns whose puts end at or before log position `confirmed` from `turns` to the histograms.
 
-        `turns` must not be empty.
+        The first of them must be confirmed.
         """
-        if self.turns[0].end > confirmed:
-            return
         now_ns = self._clock.monotonic_ns()
         while self.turns and self.turns[0].end <= confirmed:
             turn = self.turns.popleft()

@@ -1,13 +1,11 @@
-"""EndOfTurn: the work at the end of each turn of the broker's loop.
+"""EndOfTurn: the steps of a turn that confirm and dispatch what was appended (see `Turn`).
 
-    1  start a flush of the written records, and send them to slaves
-    2  confirm appends: the store calls the waiting acknowledgements
-    3  write the responses to senders
-    4  dispatch the confirmed records to the consume queues and the index
-    5  resume the held pulls that wait for these messages (`Hub.resume`)
+    confirm   the store calls the waiting acknowledgements
+    dispatch  passes the confirmed records to the consume queues and the index, resumes the held pulls and the
+              reads that wait for these messages (`Hub.resume`), and does the upkeep of the store
 
-While a flush is in flight, a turn without newly confirmed records does only the first two: the turn at the
-end of the flush does the rest, and the upkeep of the store.
+While a flush is in flight, a turn without newly confirmed records dispatches nothing: the turn at the end of
+the flush does, and the upkeep of the store.
 
 Dispatch writes to each queue that has new messages, however few. If no pull waits for them, one dispatch
 serves several turns. A reader that must see all messages first calls `catch_up`; if another thread is still
@@ -19,13 +17,13 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from actors.broker.core.loop.flusher import Flusher
 from actors.broker.core.loop.log_end import LogEnd
-from actors.broker.core.loop.wait_registry import HeldRequest, WaitRegistry, shutting_down
+from actors.broker.core.loop.wait_registry import WaitRegistry, shutting_down
 from actors.broker.core.put_times import PutTimes
+from actors.transport.hub import Hub
 from actors.wire.codes import ResponseCode
 from actors.wire.remoting_errors import Refused
 from store.common.clock import NS_PER_MS, Clock
@@ -56,19 +54,8 @@ class _Reader(NamedTuple):
             self.caught_up.set_exception(error)
 
 
-class ServerCalls(NamedTuple):
-    """Functions of the broker's server that the end of a turn calls."""
-
-    request_tick: Callable[[], None]
-    """Request another call of `EndOfTurn.tick`."""
-    write_out: Callable[[], None]
-    """Write the responses that are ready."""
-    resume: Callable[[Sequence[HeldRequest[Arrival]]], None]
-    """Respond to held pulls at the end of the turn."""
-
-
 class EndOfTurn:
-    """Does the work at the end of each turn of one broker's loop."""
+    """Confirms and dispatches at the end of the turns of one broker's loop."""
 
     def __init__(
         self,
@@ -76,7 +63,7 @@ class EndOfTurn:
         flusher: Flusher,
         held: WaitRegistry[Arrival],
         clock: Clock,
-        server: ServerCalls,
+        hub: Hub,
         put_times: PutTimes,
         log_end: LogEnd,
         catch_up_timeout_ms: int,
@@ -88,7 +75,7 @@ class EndOfTurn:
             flusher: flushes the store.
             held: the held pulls.
             clock: for time-outs and measurements.
-            server: functions of the server.
+            hub: runs the turns, and resumes held pulls.
             put_times: counts the time from append to confirmation.
             log_end: reports whether the end of the log is known.
             catch_up_timeout_ms: how long a reader waits for dispatch before it is refused.
@@ -101,7 +88,7 @@ class EndOfTurn:
         store.await_messages(held.keys)
         held.on_earlier_deadline(self._arm_hold_timer)
         self._clock = clock
-        self._server = server
+        self._hub = hub
         self._hold_timer: asyncio.TimerHandle | None = None
         self._hold_timer_ns = 0
         self._dispatch_timer: asyncio.TimerHandle | None = None
@@ -109,7 +96,8 @@ class EndOfTurn:
         self._flushes = 0  # flushes before the last turn that was complete
         self._readers: deque[_Reader] = deque()
         self._catch_up_timeout_ms = catch_up_timeout_ms
-        self._send_to_slaves: Callable[[], None] | None = None
+        self.written = 0
+        """The end of the log at the last `confirm`."""
         self._is_stopped = False
 
     @property
@@ -117,34 +105,32 @@ class EndOfTurn:
         """Number of reads that are waiting for the dispatch of confirmed messages."""
         return len(self._readers)
 
-    def on_written(self, send_to_slaves: Callable[[], None]) -> None:
-        """Set a function that is called in each turn before the records of the turn are confirmed."""
-        self._send_to_slaves = send_to_slaves
-
-    def tick(self) -> None:
-        """Do the work at the end of a turn."""
-        if self._is_stopped:
-            return
-        self._flusher.flush_if_idle()  # first: the disk works while this thread dispatches
-        if self._send_to_slaves is not None:
-            self._send_to_slaves()
+    def confirm(self) -> None:
+        """Confirm what was appended; the store calls the waiting acknowledgements."""
         times, positions = self._put_times, self._store.positions
+        self.written = positions.written
         if times.puts:
             times.end_turn(positions.written)
         self._store.confirm()
-        if self._is_for_the_flush_only():
+        if times.turns and times.turns[0].end <= positions.confirmed:
+            times.count_confirmed(positions.confirmed)
+
+    def dispatch(self) -> None:
+        """Dispatch what was confirmed, and do the upkeep of the store, unless a later turn does it."""
+        flusher, positions = self._flusher, self._store.positions
+        has_work = positions.dispatched < positions.confirmed or bool(self._readers)
+        if not has_work and flusher.flushes == self._flushes and flusher.is_flushing:
+            return  # the end of the flush brings the next turn
+        self._flushes = flusher.flushes
+        if self._may_dispatch_later():
             return
-        self._flushes = self._flusher.flushes
-        if not self._may_dispatch_later():
-            if self._store.has_more_to_dispatch:
-                self._server.write_out()  # senders do not wait for the rest of the dispatch
-            self._advance_store()
-            if self._store.has_more_to_do:
-                self._server.request_tick()
+        if self._store.has_more_to_dispatch:
+            self._hub.flush()  # senders do not wait for the rest of the dispatch
+        self._advance_store()
+        if self._store.has_more_to_do:
+            self._hub.request_tick()
         if self._readers:
             self._release_readers()
-        if times.turns:
-            times.count_confirmed(positions.confirmed)
 
     def catch_up(self) -> bool:
         """Dispatch one step if needed; return True if all messages that anyone has seen can be read now."""
@@ -171,15 +157,15 @@ class EndOfTurn:
             reader.release(self._dispatch_error())
         else:
             self._readers.append(reader)
-            self._server.request_tick()
+            self._hub.request_tick()
         return caught_up
 
     def wake(self, topic: str) -> None:
         """Respond to the held pulls of a topic, because it was deleted or its offsets were reset."""
-        self._server.resume(self._held.of_topic(topic))
+        self._hub.resume(self._held.of_topic(topic))
 
     def stop(self) -> None:
-        """Cancel the timers and refuse the waiting readers; later calls of `tick` do nothing."""
+        """Cancel the timers and refuse the waiting readers."""
         self._is_stopped = True
         self._end_waits(shutting_down())
         for timer in (self._hold_timer, self._dispatch_timer):
@@ -225,16 +211,6 @@ class EndOfTurn:
     def _age_ms(self, reader: _Reader) -> int:
         return (self._clock.monotonic_ns() - reader.since_ns) // NS_PER_MS
 
-    def _is_for_the_flush_only(self) -> bool:
-        """Return True if this turn has nothing to dispatch, and the end of a flush brings the next one."""
-        flusher, positions = self._flusher, self._store.positions
-        return (
-            flusher.is_flushing
-            and flusher.flushes == self._flushes
-            and positions.dispatched >= positions.confirmed
-            and not self._readers
-        )
-
     def _may_dispatch_later(self) -> bool:
         if self._readers:
             return False
@@ -254,13 +230,13 @@ class EndOfTurn:
     def _dispatch_is_due(self) -> None:
         self._dispatch_timer = None
         self._dispatched_ns = 0
-        self._server.request_tick()
+        self._hub.request_tick()
 
     def _advance_store(self) -> None:
         for arrival in self._store.step():
             woken = self._held.arrived((arrival.topic, arrival.queue_id), arrival)
             if woken:
-                self._server.resume(woken)
+                self._hub.resume(woken)
 
     def _arm_hold_timer(self) -> None:
         deadline_ns = self._held.next_deadline_ns
@@ -276,5 +252,5 @@ class EndOfTurn:
 
     def _expire_pulls(self) -> None:
         self._hold_timer = None
-        self._server.resume(self._held.expired())
+        self._hub.resume(self._held.expired())
         self._arm_hold_timer()

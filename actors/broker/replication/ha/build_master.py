@@ -7,6 +7,7 @@ from functools import partial
 
 from actors.broker.broker_settings import SLAVE
 from actors.broker.core.capability import Capability
+from actors.broker.core.loop.turn import TurnStep
 from actors.broker.core.parts import BrokerParts
 from actors.broker.core.role import Role, RoleService, periodic
 from actors.broker.replication.ha.ha_connection import HaLoop
@@ -63,11 +64,11 @@ def build_master(parts: BrokerParts) -> Capability:
             RoleService("progress-log", is_master, _nothing, progress.stop),
             every("progress-snapshots", interval_ms=SNAPSHOT_MS, act=progress.snapshot),
         )
-    loop.end_of_turn.on_written(push)
     return Capability(
         rows=tuple(HaRequests(loop.store, lambda: role.role, master, server.slaves, address).rows()),
         steps=acks,
         steps_skip_sends=True,
+        turn_steps=(TurnStep("replicate", push, follows="flush"),),
         services=(
             RoleService("ha-port", is_master, server.start, server.stop, needs_end=False),
             every("ha-sweep", interval_ms=SWEEP_MS, act=server.sweep),

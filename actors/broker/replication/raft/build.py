@@ -14,6 +14,7 @@ from dataclasses import replace
 from actors.broker.broker_settings import BrokerSettings
 from actors.broker.core.capability import Capability, Feature, OpenStore
 from actors.broker.core.loop.log_history import GroupLogHistory, PastPositions
+from actors.broker.core.loop.turn import TurnStep
 from actors.broker.core.parts import BrokerParts
 from actors.broker.core.role import Role, RoleService
 from actors.broker.replication.held_acks import HeldAcks
@@ -190,7 +191,6 @@ def _build(
     broker = RaftBroker(parts, replica, addresses, meta, restart)
     driver = RaftDriver(node, replica.log, loop.store, replica.term_file, parts.clock, addresses, broker)
     acks = HeldAcks(loop, meta, parts.tables.offsets.acked, leads)
-    loop.end_of_turn.on_written(acks.before(driver.end_turn))
     loop.store.retention.keep_from(driver.needed_offset)
 
     async def start() -> None:
@@ -225,6 +225,7 @@ def _build(
         ),
         steps=(forwarder, step, confirmed),
         steps_skip_sends=True,
+        turn_steps=(TurnStep("replicate", acks.before(driver.end_turn), follows="flush"),),
         services=(
             RoleService("raft", frozenset({Role.MASTER, Role.SLAVE}), start, stop),
             *table_services,
