@@ -39,6 +39,15 @@ Topology = Annotated[str | None, typer.Argument(help=_TOPOLOGY_HELP, show_defaul
 TopologyOption = Annotated[
     str | None, typer.Option("--topology", "-t", help=_TOPOLOGY_HELP, show_default=False)
 ]
+
+
+def topology_file(file: str | None, option: str | None) -> str | None:
+    """Return the topology file of a command that accepts it as FILE and with `-t`. Raises BadParameter."""
+    if file is not None and option is not None:
+        raise typer.BadParameter(f"two topology files are given, {file} and -t {option}: omit one")
+    return file or option
+
+
 Overrides = Annotated[
     list[str] | None,
     typer.Option(

@@ -61,6 +61,22 @@ def test_invalid_topology_exits_with_code_2_and_reason() -> None:
     assert "nowhere.yaml: no such file" in shown
 
 
+WITH_FILE = ["up", "down", "status", "metrics config"]
+WITH_NAMES = ["logs", "restart a", "drain a", "promote a-1", "migrate a", "autoscale status"]
+
+
+@pytest.mark.parametrize("command", [*WITH_FILE, *WITH_NAMES])
+def test_commands_on_a_cluster_take_its_topology_file_with_t(command: str) -> None:
+    status, shown = run(*command.split(), "-t", "nowhere.yaml")
+    assert (status, "nowhere.yaml: no such file" in shown) == (2, True), shown
+
+
+@pytest.mark.parametrize("command", WITH_FILE)
+def test_commands_refuse_two_topology_files(command: str) -> None:
+    status, shown = run(*command.split(), "one.yaml", "-t", "other.yaml")
+    assert (status, "one.yaml and -t other.yaml: omit one" in shown) == (2, True), shown
+
+
 def test_dry_run_prints_the_plan_and_starts_nothing(tmp_path: Path) -> None:
     ports = [
         "nameservers.0.listen_port=0",

@@ -8,7 +8,7 @@ from typing import Any
 import typer
 
 from cluster.cli.console import exiting_on_launch_errors
-from cluster.cli.options import Overrides, Topology, examples
+from cluster.cli.options import Overrides, Topology, TopologyOption, examples, topology_file
 
 app = typer.Typer(no_args_is_help=True, help="Metrics: print a configuration for Prometheus.")
 RAY_FILE = "ray/prom_metrics_service_discovery.json"
@@ -23,7 +23,7 @@ def _group() -> None:
 @app.command(
     epilog=examples("raymq metrics config > prometheus.yml", "raymq metrics config configs/local.yaml")
 )
-def config(topology: Topology = None, overrides: Overrides = None) -> None:
+def config(topology: Topology = None, option: TopologyOption = None, overrides: Overrides = None) -> None:
     """Print a configuration for Prometheus that scrapes the cluster and Ray.
 
     Prometheus reads the addresses from the file that `raymq up` keeps. Run Prometheus on the node of the
@@ -33,8 +33,9 @@ def config(topology: Topology = None, overrides: Overrides = None) -> None:
 
     from cluster.control.topology.topology_file import load_topology
 
+    file = topology_file(topology, option)
     with exiting_on_launch_errors():
-        given = load_topology(topology, overrides or [])
+        given = load_topology(file, overrides or [])
     typer.echo(yaml.safe_dump(_config(given), sort_keys=False), nl=False)
 
 

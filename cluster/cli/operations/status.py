@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cluster.cli.console import exiting_on_launch_errors
-from cluster.cli.options import Overrides, Topology, examples
+from cluster.cli.options import Overrides, Topology, TopologyOption, examples, topology_file
 from cluster.cli.tables import STYLE, escaped_text, fitted
 
 if TYPE_CHECKING:
@@ -37,6 +37,7 @@ SPARED = ("code", "epoch", "process", "node", "loop_lag", "kind", *PENDING, "up_
 
 def command(
     topology: Topology = None,
+    option: TopologyOption = None,
     overrides: Overrides = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
@@ -51,9 +52,10 @@ def command(
     from cluster.launch import other_clusters, status
 
     console = Console()
+    file = topology_file(topology, option)
 
     with exiting_on_launch_errors(reads_only=True):
-        given = load_topology(topology, overrides or [])
+        given = load_topology(file, overrides or [])
         found = status(given)
         roles = replica_roles(entry.actor for entry in found)
         rows = [as_row(entry, roles.get(entry.actor.name)) for entry in found]

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from cluster.cli.console import exiting_on_launch_errors, reporting
-from cluster.cli.options import DryRun, Overrides, Topology, examples
+from cluster.cli.options import DryRun, Overrides, Topology, TopologyOption, examples, topology_file
 
 EPILOG = examples(
     "raymq up",
@@ -21,6 +21,7 @@ EPILOG = examples(
 
 def command(
     topology: Topology = None,
+    option: TopologyOption = None,
     overrides: Overrides = None,
     broker_confs: Annotated[
         list[str] | None,
@@ -53,9 +54,10 @@ def command(
 
     from cluster.launch import run_up
 
+    file = topology_file(topology, option)
     with exiting_on_launch_errors(), reporting(dry_run=dry_run) as report:
         run_up(
-            topology,
+            file,
             overrides or [],
             Console(),
             dry_run=dry_run,
