@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import signal
 import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -47,8 +49,9 @@ def run_demo(flights: int, console: Console, home: Path, *, web_console: bool = 
             address = f", console at {cluster.console_address()}" if web_console else ""
             stage.finish(part, f"cluster: nameserver, two brokers, rebalancer{address} on Ray")
             tally = FlightTally()
-            timings = _Delivery(stage, cluster, messages, tally).run()
-            outcome = Outcome(csv, tally.judge(flights), _count_by_spark(stage, cluster), timings)
+            spark = running.enter_context(_SparkStart(stage))
+            timings = _Delivery(stage, cluster, messages, tally, spark.begin).run()
+            outcome = Outcome(csv, tally.judge(flights), spark.count(cluster), timings)
         console.print(outcome.carriers_table())
         console.print(outcome.summary_table())
         if outcome.is_success:
@@ -66,8 +69,17 @@ def run_demo(flights: int, console: Console, home: Path, *, web_console: bool = 
 class _Delivery:
     """Sends and consumes the flights, and kills a broker while the producer is sending."""
 
-    def __init__(self, stage: Stage, cluster: DemoCluster, messages: pa.Table, tally: FlightTally) -> None:
+    def __init__(
+        self,
+        stage: Stage,
+        cluster: DemoCluster,
+        messages: pa.Table,
+        tally: FlightTally,
+        on_restarted: Callable[[], None],
+    ) -> None:
+        """`on_restarted` is called when the killed broker serves again."""
         self._stage = stage
+        self._on_restarted = on_restarted
         self._cluster = cluster
         self._count = messages.num_rows
         self._tally = tally
@@ -85,6 +97,7 @@ class _Delivery:
         Raises DemoFailed if sending fails or the killed broker does not restart.
         """
         outage_s = self._kill_broker()
+        self._on_restarted()
         while self._feed.is_running:
             self._show()
         if self._feed.error is not None:
@@ -127,14 +140,31 @@ class _Delivery:
         time.sleep(POLL_S)
 
 
-def _count_by_spark(stage: Stage, cluster: DemoCluster) -> SparkCount:
-    from jobs import raydp_session
+class _SparkStart(ExitStack):
+    """A Spark session that starts in a thread while the consumers receive; closed after the count."""
 
-    part = stage.add_task("Spark: starting on Ray (RayDP)", total=None)
-    with raydp_session("raymq-demo") as spark:
-        stage.update(part, completed=0, description="Spark: aggregating the topic")
-        count = count_by_spark(
-            spark, cluster.nameservers, lambda done, total: stage.update(part, completed=done, total=total)
+    def __init__(self, stage: Stage) -> None:
+        super().__init__()
+        self._stage = stage
+
+    def begin(self) -> None:
+        """Start the session, which takes 10 s."""
+        from jobs import raydp_session
+
+        self._part = self._stage.add_task("Spark: starting on Ray (RayDP)", total=None)
+        threads = ThreadPoolExecutor(1, "start-spark")
+        self._session = threads.submit(self.enter_context, raydp_session("raymq-demo"))
+        self.enter_context(threads)  # exits first, so the session is complete when it is closed
+
+    def count(self, cluster: DemoCluster) -> SparkCount:
+        """Wait for the session, and count the flights with it."""
+        spark = self._session.result()
+        self._stage.update(self._part, completed=0, description="Spark: aggregating the topic")
+        found = count_by_spark(
+            spark,
+            cluster.nameservers,
+            lambda done, total: self._stage.update(self._part, completed=done, total=total),
         )
-        stage.finish(part, f"Spark: aggregated in {count.seconds:.1f} s")
-    return count
+        self.close()
+        self._stage.finish(self._part, f"Spark: aggregated in {found.seconds:.1f} s")
+        return found
