@@ -15,7 +15,6 @@ from typing import Literal, Self
 from pydantic import AliasChoices, Field, model_validator
 
 from actors.supervisor import Supervisor
-from actors.transport.tls.authorities import check_separate
 from actors.transport.tls.contexts import (
     RELOAD_MS,
     ClientTls,
@@ -116,6 +115,8 @@ def check_peer_ca(settings: TlsSettings) -> None:
     """Raise StoreError if `tls_ca`, with which processes know each other, has signed for clients too."""
     if settings.tls_ca is not None and settings.tls_client_ca is not None:
         try:
+            from actors.transport.tls.authorities import check_separate  # cryptography takes long
+
             check_separate(settings.tls_ca, settings.tls_client_ca)
         except TlsInvalid as error:
             raise StoreError(str(error)) from None

@@ -12,7 +12,6 @@ from actors.transport.tls.contexts import ClientTls, OwnCertificate
 from actors.wire.codes import RequestCode, ResponseCode
 from actors.wire.command import RemotingCommand
 from actors.wire.remoting_errors import RemotingError
-from cluster.client.tls import TlsConfig
 from cluster.control.specs import ActorSpec
 from cluster.waiting import SYSTEM_WAITING, Waiting
 from store.message.hosts import join_address
@@ -47,6 +46,8 @@ def tls_of(spec: ActorSpec) -> ClientTls | None:
     """
     if spec.settings.get("tls") != "enforced":
         return None
+    from cluster.client.tls import TlsConfig  # imports the whole client, which a dry run does not need
+
     given = TlsConfig.from_environment()
     if given is not None:
         return given.load()

@@ -3,19 +3,22 @@
 See docs/design.md#invariant-5.
 """
 
+from __future__ import annotations
+
 import contextlib
 import ctypes
 import mmap
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import cast
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, cast
 
 from store.disk.files import check_size, reserve, write_all, zero_data
 from store.message.buffers import Buffer
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 HEAD_BYTES = 8  # size and magic of the first record of an append
 # Below this size a copy into the map is faster than pwrite; above it the page faults cost more than the
@@ -82,6 +85,8 @@ class MappedFile:
         """
         self.path = path
         self.name = str(path)
+        import numpy as np  # the command line imports this module, and needs no numpy
+
         self.base = base
         self.size_bytes = size_bytes
         self.end = base + size_bytes
@@ -176,7 +181,7 @@ class MappedFile:
 
     def close(self) -> None:
         """Close the file. Its memory map stays until the last slice of `view` is released."""
-        self.array = np.empty(0, dtype=np.uint8)
+        self.array = self.array[:0].copy()
         self.view = memoryview(b"")
         if self._descriptor >= 0:
             os.close(self._descriptor)
