@@ -41,13 +41,12 @@ def command(*words: object) -> None:
 
 
 class Namespaces:
-    """Namespaces that are held by a process, whose end ends all processes in them."""
+    """Namespaces of processes, mounts and the network; the end of their first process ends all others."""
 
-    def __init__(self, *kinds: str) -> None:
+    def __init__(self) -> None:
+        kinds = ("--net", "--mount", "--pid", "--mount-proc")
         words = [
-            "setpriv",
-            "--pdeathsig",
-            "KILL",
+            *WITH_PARENT,
             "unshare",
             "--fork",
             "--kill-child",
@@ -56,11 +55,10 @@ class Namespaces:
             "-c",
             "sleep infinity & wait",
         ]
-        self._holder = psutil.Popen(words, stderr=subprocess.DEVNULL)  # of its end
+        self._holder = psutil.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         own = Path("/proc/self/ns/net").readlink()
         self.pid = eventually(self._held, "the process in the namespaces")
         eventually(lambda: Path(f"/proc/{self.pid}/ns/net").readlink() != own, "the network namespace")
-        self._kinds = [kind for kind in kinds if kind != "--mount-proc"]
         self.run("ip", "link", "set", "lo", "up")
 
     def _held(self) -> int:
@@ -68,7 +66,8 @@ class Namespaces:
 
     def words(self, *words: object) -> list[str]:
         """Return the command that runs `words` in the namespaces."""
-        return ["nsenter", "--target", str(self.pid), *self._kinds, *map(str, words)]
+        enter = ["nsenter", "--target", str(self.pid), "--net", "--mount", "--pid"]
+        return [*enter, *map(str, words)]
 
     def run(self, *words: object) -> None:
         command(*self.words(*words))
@@ -93,7 +92,7 @@ class Kube:
         command("mount", "--bind", self._hosts, "/etc/hosts")
         (root / "resolv.conf").write_text("nameserver 127.0.0.1\n")  # which refuses at once
         command("mount", "--bind", root / "resolv.conf", "/etc/resolv.conf")
-        self.node = Namespaces("--net")
+        self.node = Namespaces()
         command("ip", "link", "set", "lo", "up")
         command(
             "ip", "link", "add", "eth0", "type", "veth", "peer", "name", "outside", "netns", self.node.pid
@@ -116,7 +115,7 @@ class Kube:
             for port in service["spec"]["ports"]:
                 outside = port.get("nodePort")
                 if outside and outside not in self._ports:
-                    words = [*WITH_PARENT, sys.executable, "-m", "tests.kube.node_port", outside]
+                    words = [sys.executable, "-m", "tests.kube.node_port", outside]
                     words += [self._addresses[name], port["targetPort"]]
                     self._ports[outside] = subprocess.Popen(
                         self.node.words(*words), cwd=REPO, env=ENVIRONMENT
@@ -227,12 +226,12 @@ class Pod:
     """One pod. The first of its addresses is its own."""
 
     def __init__(self, node: Namespaces, number: int, addresses: Sequence[str]) -> None:
-        self.namespaces = Namespaces("--net", "--mount", "--pid", "--mount-proc")
+        self.namespaces = Namespaces()
         self._process: subprocess.Popen[bytes] | None = None
+        self._environment = ENVIRONMENT
         end = f"pod-{number}"
-        node.run(
-            "ip", "link", "add", end, "type", "veth", "peer", "name", "eth0", "netns", self.namespaces.pid
-        )
+        peer = ("peer", "name", "eth0", "netns", self.namespaces.pid)
+        command("ip", "link", "add", end, "netns", node.pid, "type", "veth", *peer)
         node.run("ip", "link", "set", end, "master", "bridge", "up")
         for address in addresses:
             self.namespaces.run("ip", "address", "add", f"{address}/16", "dev", "eth0")
@@ -247,21 +246,20 @@ class Pod:
             self.namespaces.run("mount", "--bind", source, path)
 
     def start(self, words: Sequence[object], environment: dict[str, str], log: Path) -> None:
+        self._environment = ENVIRONMENT | environment
         with log.open("ab") as output:
             self._process = subprocess.Popen(
                 self.namespaces.words(*words),
                 cwd=REPO,
-                env=ENVIRONMENT | environment,
+                env=self._environment,
                 stdout=output,
                 stderr=output,
             )
 
     def succeeds(self, *words: object) -> bool:
-        """Return True if a command, such as a probe, succeeds in the pod."""
-        return (
-            subprocess.run(self.namespaces.words(*words), env=ENVIRONMENT, capture_output=True).returncode
-            == 0
-        )
+        """Return True if a command, such as a probe, succeeds in the container of the pod."""
+        entered = self.namespaces.words(*words)
+        return subprocess.run(entered, env=self._environment, capture_output=True).returncode == 0
 
     def close(self) -> None:
         self.namespaces.close()

@@ -15,13 +15,20 @@ from pathlib import Path
 
 import yaml
 
-from cluster.client import Admin, Producer, ProducerConfig, PullConsumer
+from actors.wire.signing import Credentials, write_credentials
+from cluster.client import Admin, ConsumerConfig, Producer, ProducerConfig, PullConsumer
+from tests.certificates import Authority
 from tests.eventually import LIMIT_S, eventually
-from tests.kube.charts import Document, all_of, groups_of, named, rendered
+from tests.kube.charts import RELEASE, Document, all_of, groups_of, named, rendered
 from tests.kube.pods import Kube
 
 VALUES = "values-external"
-NAMESERVER = "raymq.example.com:30876"
+HOST = "raymq.example.com"
+NAMESERVER = f"{HOST}:30876"
+TOPOLOGY = "/mnt/raymq/data/home/topology.yaml"
+BROKERS = ("broker-a", "broker-b", "broker-c")
+USERS = "accounts: [{accessKey: alice, secretKey: alices-key, topicPerms: [T=ANY], defaultGroupPerm: SUB}]"
+ALICE = {"access_key": "alice", "secret_key": "alices-key"}
 LIMIT_MS = int(LIMIT_S * 1000)
 START_S = 240
 COUNT = 100
@@ -49,14 +56,26 @@ class Scenario:
     """What the client outside does, and what happens to the pods meanwhile."""
 
     def __init__(self, root: Path) -> None:
-        key = secrets.token_hex(16)
         file = root / "inner.key"
-        file.write_text(f"AccessKey=inner\nSecretKey={key}\nInner=true\n")
-        file.chmod(0o600)
-        tokens = {name: secrets.token_hex(16) for name in ("ray-token", "metrics-token")}
+        write_credentials(file, Credentials("inner", secrets.token_hex(16), is_inner=True))
+        names = ("nameserver", "rebalancer", "gateway", "console", *BROKERS)
+        authority = Authority(root / "tls")
+        hosts = [HOST, *(f"{RELEASE}-{name}.default.svc" for name in names)]
+        tls = dict(zip(("tls.crt", "tls.key"), authority.issue(hosts=hosts), strict=True))
         self.documents = rendered(VALUES)
-        self.kube = Kube(root, self.documents, {"raymq-auth": tokens | {"inner.key": file.read_text()}})
-        os.environ["RAYMQ_CREDENTIALS"] = str(file)
+        given = {
+            "raymq-auth": {
+                "inner.key": file.read_text(),
+                "users.yml": USERS,
+                **{name: secrets.token_hex(16) for name in ("ray-token", "metrics-token")},
+            },
+            "raymq-tls": {
+                name: path.read_text() for name, path in (tls | {"ca.crt": authority.ca_file}).items()
+            },
+        }
+        self.kube = Kube(root, self.documents, given)
+        # Of the client that creates the topic; the others are those of a user.
+        os.environ |= {"RAYMQ_CREDENTIALS": str(file), "RAYMQ_TLS_CA": str(authority.ca_file)}
         self.sent: list[bytes] = []
 
     def start(self, *names: str) -> None:
@@ -80,7 +99,7 @@ class Scenario:
     def send(self) -> set[str]:
         """Send `COUNT` messages, and return the brokers that have them."""
         brokers = set()
-        config = ProducerConfig(group="P", send_timeout_ms=LIMIT_MS, delivery_timeout_ms=LIMIT_MS)
+        config = ProducerConfig(group="P", send_timeout_ms=LIMIT_MS, delivery_timeout_ms=LIMIT_MS, **ALICE)
         with Producer(NAMESERVER, config=config) as producer:
             for _ in range(COUNT):
                 body = b"%d" % len(self.sent)
@@ -91,7 +110,7 @@ class Scenario:
     def receive_all(self, group: str) -> None:
         """Receive all messages that were acknowledged."""
         received: set[bytes] = set()
-        with PullConsumer(NAMESERVER, group) as consumer:
+        with PullConsumer(NAMESERVER, group, config=ConsumerConfig(**ALICE)) as consumer:
             consumer.subscribe("T")
 
             def has_all() -> bool:
@@ -104,8 +123,9 @@ class Scenario:
         self.start()
         self.kube.start_launcher()
         self.await_applied()
-        for pod in ("broker-a", "broker-b"):
+        for pod in BROKERS[:2]:
             self.await_ready(pod)
+        assert self.kube.pods["headgroup"].succeeds("raymq", "status", TOPOLOGY)
         with Admin(NAMESERVER) as admin:
             admin.create_topic("T", queues=2)
         assert self.send() == {"broker-a", "broker-b"}
@@ -125,7 +145,7 @@ class Scenario:
         self.await_applied()
         with Admin(NAMESERVER) as admin:
             admin.create_topic("T", queues=2)
-        assert self.send() == {"broker-a", "broker-b", "broker-c"}
+        assert self.send() == set(BROKERS)
         self.receive_all("after-a-third")
         self.say("added a broker")
 
@@ -133,7 +153,7 @@ class Scenario:
         self.start(
             "broker-a", "broker-b", "broker-c"
         )  # Ray ends them within a minute of the loss of their head
-        for pod in ("broker-a", "broker-b", "broker-c"):
+        for pod in BROKERS:
             self.await_ready(pod)
         self.await_applied()
         self.send()
