@@ -27,6 +27,8 @@ SECONDS = 75
 TOPICS = {"orders": 4, "payments": 4, "shipments": 2, "stock-levels": 8, "audit": 1}
 TAGS = ("created", "paid", "cancelled")
 SIZE = {"width": 1280, "height": 800}
+SHORT = {"timers", "clients", "brokers", "changes"}
+"""Pages with a few rows here."""
 
 
 class Shop(threading.Thread):
@@ -46,12 +48,16 @@ class Shop(threading.Thread):
                 body = f'{{"order": {number}, "amount": {choose.randint(5, 900)}, "currency": "EUR"}}'
                 tag, topic = choose.choice(TAGS), choose.choices(list(TOPICS), (8, 5, 3, 2, 1))[0]
                 producer.send(topic, body, tags=tag, keys=f"order-{number}")
-            producer.send(Message("orders", b"{}", delay_ms=3_600_000))
+                if number == 1:
+                    producer.send(Message("orders", b"{}", delay_ms=3_600_000))
 
 
 def picture(page: Page, folder: Path, name: str) -> None:
     page.wait_for_timeout(500)
+    height = SIZE["height"] // 2 if name in SHORT else SIZE["height"]
+    page.set_viewport_size({**SIZE, "height": height})
     page.screenshot(path=folder / f"console-{name}.png")
+    page.set_viewport_size(SIZE)
 
 
 def take(visitor: Visitor, folder: Path) -> None:
@@ -61,11 +67,16 @@ def take(visitor: Visitor, folder: Path) -> None:
         ("topics", "topics?sort=-put_tps", "Create topic"),
         ("owners", "groups/billing?tab=owners", "generation"),
         ("dead-letters", "dead-letters/fraud-check", "shown"),
+        ("timers", "waiting", "Timers of a by topic"),
+        ("clients", "clients", "billing"),
+        ("brokers", "brokers", None),
+        ("changes", "changes", "created group audit-log"),
     ):
         visitor.visit(address, shown)
         picture(page, folder, name)
     visitor.visit("groups/reports", "Reset…")
     page.get_by_role("button", name="Reset…").click()
+    page.locator("dialog[open] select").first.select_option("orders")
     page.locator("dialog[open]").get_by_placeholder("earliest, latest").fill("earliest")
     page.get_by_role("button", name="Preview").click()
     page.locator("dialog[open] .preview").wait_for()
@@ -93,6 +104,8 @@ def main(folder: Path) -> None:
                 admin.create_topic(topic, queues=queues)
         console = Console(cluster, sample_interval_ms=1_000)
         running.callback(console.stop)
+        console.send("POST", "/topics", {"topic": "returns", "queues": 4, "dry_run": False})
+        console.send("POST", "/groups", {"group": "audit-log", "dry_run": False})
         shop = Shop(cluster.address)
         shop.start()
         for group, topic in (("billing", "payments"), ("warehouse", "shipments"), ("billing", "payments")):
