@@ -34,6 +34,7 @@ NOT_RUN = {
     "uv run ray job submit": ON_RAY,
     "raymq replica": "needs several replicas on Ray: tests/cluster/test_ray_replicas.py, test_ray_raft.py",
     "(cp|mv) ": "a store of a stopped cluster on Ray",
+    "(kubectl|helm) ": "needs Kubernetes: tests/kube renders the chart and runs its pods",
     "uv(x| build) ": "builds and installs: tests/test_wheels.py",
     "uv sync": "changes the environment of this test",
     "raymq store (verify|messages)": "a copy of a store: tests/store and tests/cluster/test_ray_replicas.py",
@@ -87,7 +88,7 @@ class Block(NamedTuple):
         """The program, or the commands without their comments."""
         if self.language == "python":
             return [self.text]
-        lines = (line.removeprefix("$ ") for line in self.text.splitlines())
+        lines = (line.removeprefix("$ ") for line in self.text.replace("\\\n", "").splitlines())
         return [command for line in lines if (command := re.sub(r"(^|\s+)# .*", "", line))]
 
 

@@ -76,7 +76,15 @@ def test_dev_serves_what_it_says_to_type_and_keeps_messages(tmp_path: Path) -> N
         )
 
 
-@pytest.mark.parametrize("option", ["--port", "--broker-port", "--console-port", "--gateway-port"])
+@pytest.mark.parametrize(
+    "option",
+    [
+        "--port",
+        "--console-port",
+        pytest.param("--broker-port", marks=pytest.mark.extended),
+        pytest.param("--gateway-port", marks=pytest.mark.extended),
+    ],
+)
 def test_dev_refuses_a_used_port_with_the_remedy(tmp_path: Path, option: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = str(server.getsockname()[1])
