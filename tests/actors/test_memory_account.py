@@ -29,10 +29,13 @@ class Peer:
         if not (self.taken or self.added):
             return False
         self.pushed_out += 1
-        if self.taken:
-            self.share.give(self.taken.pop())
+        largest = max(self.taken + self.added)  # as connections do
+        if largest in self.taken:
+            self.taken.remove(largest)
+            self.share.give(largest)
         else:
-            self.share.add(-self.added.pop())
+            self.added.remove(largest)
+            self.share.add(-largest)
         return True
 
     def take(self, size: int) -> bool:
@@ -198,9 +201,10 @@ class AccountMachine(RuleBasedStateMachine):
 
     @invariant()
     def limit_is_kept(self) -> None:
-        # One request may be larger than the limit.
-        largest = max((size for peer in self.peers for size in (*peer.taken, *peer.added)), default=0)
-        assert self.account.used_bytes <= LIMIT + largest
+        # One request may be larger than the limit, and small ones always find room.
+        sizes = [size for peer in self.peers for size in (*peer.taken, *peer.added)]
+        small = sum(size for peer in self.peers for size in peer.taken if size <= SMALL_BYTES)
+        assert self.account.used_bytes - small <= LIMIT + max(sizes, default=0)
 
     @invariant()
     def one_that_waits_alone_is_granted(self) -> None:

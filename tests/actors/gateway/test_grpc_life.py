@@ -107,7 +107,8 @@ class LifeMachine(RuleBasedStateMachine):
     @rule()
     def read_all(self) -> None:
         self.socket.unread.clear()
-        self.loop.run_until_complete(self.do(self.connection.resume_writing))
+        if not self.is_lost:
+            self.loop.run_until_complete(self.do(self.connection.resume_writing))
 
     # ---- this side --------------------
 
@@ -127,12 +128,15 @@ class LifeMachine(RuleBasedStateMachine):
     @rule(way=st.sampled_from(["close", "abort", "give_way", "lose"]))
     def end(self, way: str) -> None:
         if not self.is_lost and len(self.streams) > 3:
-            {
+            if way == "lose":
+                self.lose()
+                return
+            ending = {
                 "close": lambda: self.connection.close("shutting down"),
                 "abort": lambda: self.connection.abort("stalled"),
                 "give_way": self.connection.give_way,
-                "lose": self.lose,
-            }[way]()
+            }[way]
+            self.loop.run_until_complete(self.do(ending))
 
     def lose(self) -> None:
         self.is_lost = True

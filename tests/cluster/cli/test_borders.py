@@ -157,7 +157,7 @@ TABLES = [
     "message get TOPIC --queue a:0 --offset 0", "tail TOPIC --from first --no-follow", "top --once",
     "user list", "acl list",
 ]  # fmt: skip
-PROGRESS = {"console", "metrics",
+PROGRESS = {"console", "dev", "metrics",
     "up", "down", "restart", "promote", "transfer", "migrate", "drain", "status", "autoscale", "logs", "send",
     "store", "reindex", "replica", "export", "import", "demo", "bench", "version",
 }  # fmt: skip

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from actors.broker.core.admission import Admission
 from actors.wire.admin_headers import BrokerStatsHeader
 from actors.wire.bodies.broker import BrokerStatsData
 from actors.wire.bodies.routes import decode_kv_table
@@ -46,13 +47,13 @@ def test_runs_that_waited_during_a_stall_are_refused(tmp_path: Path, monkeypatch
         await peer.send("T")
         # All sends from now on count as having waited, however many turns pass.
         peer.loop.lag.stop()
-        monkeypatch.setattr(peer.loop.admission, "end_turn", lambda: None)
         peer.loop.admission.note_lag(1_500_000_000)
         refused = await send_runs(peer, some_runs("T", {0: 1, 1: 1}))
         assert refused.code == ResponseCode.SYSTEM_BUSY
         assert (refused.remark or "").startswith("[PCBUSY_CLEAN_QUEUE]broker busy, start flow control")
         assert len(await peer.messages("T")) == 1
 
+    monkeypatch.setattr(Admission, "end_turn", lambda _self: None)
     with_broker(story, settings_of(tmp_path, os_page_cache_busy_ms=1_000))
 
 
