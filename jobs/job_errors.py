@@ -62,6 +62,22 @@ class TargetExists(JobError):
     """The path to which a job would write exists already."""
 
 
+class LakeNotInstalled(JobError):
+    """The optional dependencies of Iceberg tables are not installed."""
+
+
+class LakeUnavailable(JobError):
+    """The catalog or the files of an Iceberg table cannot be read or written now."""
+
+
+class LakeInvalid(JobError):
+    """An Iceberg table is not the one that RayMQ would write, or lacks the state that RayMQ needs."""
+
+
+class CommitConflict(JobError):
+    """Another writer has committed to an Iceberg table since the round began; nothing was added."""
+
+
 RANGES_SHOWN = 20
 """Maximum number of ranges that the message of a `DataLoss` lists."""
 
