@@ -273,6 +273,8 @@ class ResponseCode(IntEnum):
     ILLEGAL_OPERATION = 604
     GO_AWAY = 1500
     FENCED_MASTER_EPOCH = 2000
+    LMQ_QUOTA_EXCEEDED = 2017
+    LITE_SUBSCRIPTION_QUOTA_EXCEEDED = 2018
     # RayMQ's own codes start at 7000; they are never sent to a RocketMQ client.
     GENERATION_FENCED = 7001
     SUBSCRIPTION_DIFFERS = 7002

@@ -35,6 +35,8 @@ class Orders:
         clock: Clock,
         on_change: Callable[[], None],
         wake: Callable[[ClaimQueue], None],
+        *,
+        keeps_acked: bool = True,
     ) -> None:
         """Create the object.
 
@@ -44,12 +46,14 @@ class Orders:
             clock: its wall time decides when a batch is visible again, because the times are stored.
             on_change: called after the table has changed.
             wake: resumes a waiting pop of a queue that is no longer blocked.
+            keeps_acked: True if a batch is kept when all of it is acked, as in RocketMQ's file.
         """
         self._table = table
         self._offsets = offsets
         self._clock = clock
         self._on_change = on_change
         self._wake = wake
+        self._keeps_acked = keeps_acked
         self._visible: list[tuple[int, ClaimQueue]] = []
 
     def is_blocked(self, queue: ClaimQueue, attempt_id: str) -> bool:
@@ -73,7 +77,7 @@ class Orders:
             again = 0 if attempt_id and attempt_id == last.attempt_id else 1
             known = set(last.offsets)
             counts = {each: last.counts.get(each, 0) + again for each in offsets if each in known}
-            counts = {offset: count for offset, count in counts.items() if count}
+            counts = {offset: count for offset, count in counts.items() if count > 0}
         batch = OrderBatch(
             pop_ms, invisible_ms, offsets, {}, counts, self._clock.wall_ms(), 0, attempt_id or None
         )
@@ -99,6 +103,8 @@ class Orders:
         unacked = batch.unacked
         following = unacked[0] if unacked else batch.offsets[-1] + 1
         self._offsets.commit(queue.group, queue.topic, queue.queue_id, following)
+        if not (unacked or self._keeps_acked):
+            self._table.batches[_key(queue)].pop(queue.queue_id)
         self._on_change()
         if not self.is_blocked(queue, ""):
             self._wake(queue)
@@ -118,6 +124,22 @@ class Orders:
         self._wake_at(visible_ms, queue)
         self._on_change()
         return visible_ms - pop_ms
+
+    def suspend(self, queue: ClaimQueue, pop_ms: int, invisible_ms: int) -> int | None:
+        """Make the whole last batch visible again after `invisible_ms`; its next delivery is not counted.
+
+        Returns the invisible time to report, counted from the pop; None if it is not the last batch.
+        """
+        batch = self._batch(queue)
+        if batch is None or batch.pop_ms != pop_ms or not batch.unacked:
+            return None
+        batch.visible_ms.clear()
+        batch.used_ms = self._clock.wall_ms()
+        batch.invisible_ms = batch.used_ms + invisible_ms - pop_ms
+        batch.counts = {offset: batch.counts.get(offset, 0) - 1 for offset in batch.offsets}
+        self._wake_at(pop_ms + batch.invisible_ms, queue)
+        self._on_change()
+        return batch.invisible_ms
 
     def forget(self, queue: ClaimQueue) -> None:
         """Remove the batch of a queue, because the group's offset was reset or deleted."""

@@ -1,0 +1,1 @@
+"""Lite topics: very many short-lived ordered queues under one topic (RocketMQ RIP-83)."""
