@@ -5,10 +5,11 @@ A setting that RocketMQ has too keeps RocketMQ's meaning and default, and accept
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
-from pydantic import AliasChoices, Field, model_validator
+from pydantic import AfterValidator, AliasChoices, Field, model_validator
 
 from actors.host.cluster_access import AccessSettings
 from actors.host.metrics.endpoint import MetricsSettings
@@ -24,6 +25,7 @@ SLAVE = "slave"
 """Value of the setting `role`."""
 RAFT = "raft"
 """Value of the setting `replication`: the broker is a replica of a Raft group."""
+_WAIT = re.compile(r"[%|a-zA-Z0-9_*-]+@[%|a-zA-Z0-9_-]+")
 
 
 def broker_id_of(role: str, replica: int) -> int:
@@ -39,6 +41,16 @@ def raft_member(text: str) -> tuple[str, str]:
     store_id, _, address = text.strip().rpartition("@")
     split_address(address)
     return store_id, address
+
+
+def _check_waits(entries: list[str]) -> list[str]:
+    for entry in entries:
+        if not _WAIT.fullmatch(entry):
+            raise ValueError(f"{entry!r} is not TOPIC@GROUP, for example orders@audit or pay*@audit")
+    return entries
+
+
+Waits = Annotated[Texts, AfterValidator(_check_waits)]
 
 
 def _alias(name: str, rocketmq_key: str) -> AliasChoices:
@@ -138,6 +150,11 @@ class BrokerSettings(AccessSettings, MetricsSettings):
     consume_new_topics_from_start: Annotated[bool, LIVE] = True
     """Whether a group without a committed offset starts at offset 0 of a queue whose first message is still
     stored, as with RocketMQ. If false, the client chooses the starting offset.
+    """
+
+    retention_waits_for: Annotated[Waits, LIVE] = Field(default_factory=list)
+    """Consumer groups for which log files are kept until they have acknowledged the messages, unless the disk
+    is fuller than `disk_force_clean_percent`: `TOPIC@GROUP`, where `*` in TOPIC stands for any characters.
     """
 
     transaction_timeout_ms: Annotated[int, LIVE] = Field(

@@ -22,6 +22,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from actors.broker.core.metadata.internal_topics import WRITE_MANIFEST_TOPIC
 from cluster.client.config import Nameservers
 from cluster.client.errors import TopicNotFound
 from jobs.reading.describe import describe_topic
@@ -30,7 +31,6 @@ from jobs.reading.splits import choose_ranges
 from jobs.reading.starting_offsets import EARLIEST, LATEST, Offsets
 from store.common.logs import get_logger
 
-WRITE_MANIFEST_TOPIC = "RAYMQ_WRITE_MANIFESTS"
 VERSION = 1
 RANGES_PER_PART = 20_000
 

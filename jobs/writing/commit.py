@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
+from actors.broker.core.metadata.internal_topics import WRITE_MANIFEST_TOPIC
 from cluster.client import Admin, Producer, SelectMessageQueueByRandom
 from cluster.client.config import Nameservers
 from cluster.client.errors import ClientError, TopicNotFound
@@ -16,7 +17,7 @@ from jobs.job_errors import CommitFailed, TopicNotEmpty
 from jobs.option_values import as_choice
 from jobs.reading.describe import describe_topic
 from jobs.reading.splits import QueueState
-from jobs.reading.write_manifest import WRITE_MANIFEST_TOPIC, WriteManifest, encode_parts, merge_ranges
+from jobs.reading.write_manifest import WriteManifest, encode_parts, merge_ranges
 from jobs.writing.partition_writer import WRITER_GROUP, PartitionReceipt
 from jobs.writing.write_job import WriteJob
 

@@ -4,12 +4,14 @@ A log file is expired `file_reserved_time_h` hours after its last change, whethe
 consumed or not. Expired files are deleted at the hours of `delete_when_h`, while the disk is fuller than
 `disk_max_used_percent`, and on request. If the disk is fuller than `disk_force_clean_percent`, the oldest
 files are deleted at any age, as many as are needed. A file is never deleted before a checkpoint
-covers it, and the last file is always kept. The leader of a Raft group keeps what other replicas need.
+covers it, and the last file is always kept. Expired files that others still need (`keep_from`) are kept,
+until the disk is fuller than `disk_force_clean_percent`.
 
 The store's thread decides what to delete. Checking the disk and deleting files happen in the background.
 Queues are corrected a few per turn, and each queue is corrected before it is read.
 """
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
@@ -35,11 +37,20 @@ _MS_PER_H = 3_600_000
 _MANUAL_ROUNDS = 20  # rounds for which a manual request stays active, as in RocketMQ
 
 
+class Need(NamedTuple):
+    """The log is needed from CommitLog offset `offset` on; `effect` is what happens if it is deleted."""
+
+    offset: int
+    needed_by: str
+    effect: str
+
+
 class Round(NamedTuple):
     """The state of the store and its disks from which one cleaning round decides which files to delete.
 
     `changed_ms` maps the CommitLog offset at which each removable log file begins to the file's modification
     time, oldest file first. `excess_bytes` is how much the disk usage exceeds `disk_force_clean_percent`.
+    Files that end after `needed_offset` are only deleted by force; None: no file is needed.
     """
 
     now_ms: int
@@ -47,6 +58,7 @@ class Round(NamedTuple):
     excess_bytes: int
     changed_ms: dict[int, int]
     is_requested: bool
+    needed_offset: int | None = None
 
 
 def is_time_to_delete(delete_when_h: str, now_ms: int) -> bool:
@@ -73,9 +85,11 @@ def files_to_delete(settings: StoreSettings, found: Round) -> list[int]:
         return []
     forced = max(-(-found.excess_bytes // settings.commit_log_file_bytes), 1) if by_force else 0
     expired_before_ms = found.now_ms - settings.file_reserved_time_h * _MS_PER_H
+    needed_offset = math.inf if found.needed_offset is None else found.needed_offset
     chosen: list[int] = []
     for base, changed_ms in found.changed_ms.items():
-        if changed_ms > expired_before_ms and len(chosen) >= forced:
+        is_needed = base + settings.commit_log_file_bytes > needed_offset
+        if (changed_ms > expired_before_ms or is_needed) and len(chosen) >= forced:
             break
         chosen.append(base)
     return chosen[: settings.delete_file_batch_max]
@@ -109,8 +123,10 @@ class Retention:
         self._chosen: list[int] = []
         self._drop_due_ns = 0
         self._in_use: list[RetiredFile] = []
-        self._needed_offset: Callable[[], int | None] = lambda: None
-        self._kept_from: int | None = None
+        self._needs: dict[str, Callable[[], Need | None]] = {}
+        self._kept_for = ""
+        self.needed_deleted = 0
+        """Deleted log files that were still needed; the disk was too full to keep them."""
         self.stale_queues = StaleQueues(parts, self._lane, clock, self._remove_dead_files)
 
     # ---- on request ----------------------------------------------------------------------------------------
@@ -120,12 +136,13 @@ class Retention:
         self._requested_rounds = _MANUAL_ROUNDS
         self._due_ns = self._clock.monotonic_ns()
 
-    def keep_from(self, needed_offset: Callable[[], int | None]) -> None:
-        """Keep the log that other replicas need, unless the disk is fuller than `disk_force_clean_percent`.
+    def keep_from(self, name: str, need: Callable[[], Need | None]) -> None:
+        """Keep the log that others need, unless the disk is fuller than `disk_force_clean_percent`.
 
-        `needed_offset` returns the CommitLog offset from which on they need it; None: they need nothing.
+        `need` is called before files are deleted, and returns None if nothing is needed. It replaces the
+        one of the same name.
         """
-        self._needed_offset = needed_offset
+        self._needs[name] = need
 
     def delete_before(self, offset: int) -> None:
         """Delete the log files before CommitLog offset `offset` at any age, if they are dispatched."""
@@ -274,28 +291,26 @@ class Retention:
         is_requested = self._requested_rounds > 0
         self._requested_rounds = max(self._requested_rounds - 1, 0)
         excess_bytes = levels.excess_bytes(state.log[1])
-        chosen = files_to_delete(
-            settings, Round(self._clock.wall_ms(), pressure, excess_bytes, changed_ms, is_requested)
-        )
-        self._chosen = self._ordered_bases() or self._without_needed(chosen, pressure)
+        found = Round(self._clock.wall_ms(), pressure, excess_bytes, changed_ms, is_requested)
+        self._chosen = self._ordered_bases() or self._without_needed(found)
 
-    def _without_needed(self, chosen: list[int], pressure: Pressure) -> list[int]:
-        """Return the files that no other replica needs; all of them if the disk is too full to wait."""
-        needed = self._needed_offset()
-        needless = [base for base in chosen if needed is None or base + self._parts.log.file_bytes <= needed]
-        is_needed = len(needless) < len(chosen)
-        if is_needed and pressure >= Pressure.FORCE:
-            _log.warning(
-                "needed_log_files_deleted",
-                offset=needed,
-                files=len(chosen) - len(needless),
-                effect="a replica that needs them copies the log again from its new beginning",
-            )
-            return chosen
-        if is_needed and self._kept_from != needed:
-            _log.warning("log_files_kept_for_replicas", offset=needed, files=len(chosen) - len(needless))
-        self._kept_from = needed if is_needed else None
-        return needless
+    def _without_needed(self, found: Round) -> list[int]:
+        """Return the files to delete: needed ones only if the disk is too full to wait."""
+        expired = files_to_delete(self._settings, found)
+        need = self._first_need() if expired else None
+        if need is None:
+            self._kept_for = ""
+            return expired
+        chosen = files_to_delete(self._settings, found._replace(needed_offset=need.offset))
+        kept = len(expired) - len(chosen)
+        if kept and need.needed_by != self._kept_for:
+            _log.warning(f"log_files_kept_for_{need.needed_by}", offset=need.offset, files=kept)
+        self._kept_for = need.needed_by if kept else ""
+        return chosen
+
+    def _first_need(self) -> Need | None:
+        needs = [each for find in self._needs.values() if (each := find()) is not None]
+        return min(needs, default=None)
 
     def _will_free_space_soon(self) -> bool:
         """Return True if disk space will soon be freed, because deleted files are only still being read.
@@ -330,11 +345,15 @@ class Retention:
         if not parts.log.bases or base != parts.log.bases[0] or base not in self._removable_bases():
             self._chosen = []  # the log has changed since the choice: the next round chooses again
             return
+        need = self._first_need()
         retired = [parts.log.retire_first()]
         parts.positions.min = first = parts.log.bases[0]
         if parts.index is not None:
             retired += [RetiredFile(file.path, file.release) for file in parts.index.take_dead_files(first)]
         _log.info("log_file_deleted", path=str(retired[0].path), min_offset=first)
+        if need is not None and need.offset < first:
+            self.needed_deleted += 1
+            _log.error("needed_log_files_deleted", **need._asdict())
         for file in retired:
             file.since_ns = self._clock.monotonic_ns()
         self._remove(retired)

@@ -8,6 +8,7 @@ from typing import Final
 from actors.broker.broker_settings import RAFT, BrokerSettings
 from actors.broker.core.capability import Feature
 from actors.broker.features.delay.build import delay_levels
+from actors.broker.features.kept_log.build import build_kept_log
 from actors.broker.features.metrics.build import build_metrics
 from actors.broker.features.pop.build import build_pop
 from actors.broker.features.retry.build import build_retries
@@ -40,6 +41,7 @@ def built_in_features(settings: BrokerSettings, restart: Restart | None) -> Sequ
         (EVERYWHERE, Feature(build_pop)),
         (PAIR, delay_levels()),
         (GROUP, delay_levels(is_progress_replicated=True)),
+        (EVERYWHERE, Feature(build_kept_log)),
         (EVERYWHERE, Feature(build_metrics)),
         (PAIR, Feature(build_master)),
         (GROUP, last),

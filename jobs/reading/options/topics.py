@@ -7,14 +7,18 @@ import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from actors.broker.core.metadata.topics import KNOWN_SYSTEM_TOPICS, SYSTEM_TOPIC_PREFIX
+from actors.broker.core.metadata.internal_topics import is_internal
 from cluster.client import Admin
 from jobs.job_errors import OptionInvalid
-from jobs.reading.write_manifest import WRITE_MANIFEST_TOPIC
-from store.message.validate import DLQ_TOPIC_PREFIX, RETRY_TOPIC_PREFIX
 
-INTERNAL_PREFIXES = (SYSTEM_TOPIC_PREFIX, RETRY_TOPIC_PREFIX, DLQ_TOPIC_PREFIX)
 LABEL_CHARACTERS_MAX = 120
+
+
+def user_topics(admin: Admin) -> list[str]:
+    """Return the topics from which patterns select. Raises `cluster.client.ClientError`."""
+    info = admin.cluster_info()
+    registered = {*info.brokers, *info.clusters}  # as RocketMQ, a topic for each broker and each cluster
+    return [name for name in admin.topics() if name not in registered and not is_internal(name)]
 
 
 @dataclass(frozen=True)
@@ -32,12 +36,7 @@ class TopicNames:
         """
         if not self.pattern:
             return self.names
-        info = admin.cluster_info()
-        # RocketMQ also registers a topic for each broker and each cluster.
-        internal = {WRITE_MANIFEST_TOPIC, *KNOWN_SYSTEM_TOPICS, *info.brokers, *info.clusters}
-        candidates = [
-            name for name in admin.topics() if name not in internal and not name.startswith(INTERNAL_PREFIXES)
-        ]
+        candidates = user_topics(admin)
         found = tuple(name for name in candidates if re.fullmatch(self.pattern, name))
         if not found:
             raise OptionInvalid(

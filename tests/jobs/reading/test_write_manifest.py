@@ -8,6 +8,7 @@ import pyarrow as pa
 import pytest
 from structlog.testing import capture_logs
 
+from actors.broker.core.metadata.internal_topics import WRITE_MANIFEST_TOPIC
 from cluster.client import Admin, Producer
 from jobs.reading.committed import committed_ranges
 from jobs.reading.describe import describe_topic
@@ -15,7 +16,6 @@ from jobs.reading.reader import SplitsReader
 from jobs.reading.splits import choose_ranges
 from jobs.reading.starting_offsets import EARLIEST, LATEST, Offsets
 from jobs.reading.write_manifest import (
-    WRITE_MANIFEST_TOPIC,
     WriteManifest,
     WrittenRange,
     decode_write_manifests,

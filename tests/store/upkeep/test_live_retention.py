@@ -6,6 +6,7 @@ import pytest
 
 from store.common.live_settings import LiveSettings
 from store.store_errors import StoreError
+from store.upkeep.retention import Need
 from tests.store.upkeep.test_retention import FOREVER_H, HOUR_MS, aged, disk, log_files, one_round, other_hour
 
 __all__ = ["aged", "disk"]  # fixtures
@@ -88,7 +89,8 @@ def test_changed_release_timeout_applies_to_files_in_use(aged, clock, disk):
 def test_files_that_replicas_need_are_kept_until_the_disk_is_too_full(aged, clock, disk, caplog):
     store = aged(file_reserved_time_h=0, disk_max_used_percent=59, disk_force_clean_percent=69)
     needed = [log_files(store)[2]]
-    store.retention.keep_from(lambda: int(needed[0]))
+    store.retention.keep_from("groups", lambda: None)
+    store.retention.keep_from("replicas", lambda: Need(int(needed[0]), "replicas", "they copy it again"))
     disk.percent = 60
     one_round(store, clock)
     assert log_files(store)[0] == needed[0]
@@ -96,7 +98,24 @@ def test_files_that_replicas_need_are_kept_until_the_disk_is_too_full(aged, cloc
     needed[0] = log_files(store)[1]
     one_round(store, clock)
     assert log_files(store)[0] == needed[0]
+    assert store.retention.needed_deleted == 0
     disk.percent = 70
     one_round(store, clock)
     assert log_files(store)[0] > needed[0]
     assert "needed_log_files_deleted" in caplog.text
+    assert store.retention.needed_deleted > 0
+
+
+def test_full_disk_takes_no_more_needed_files_than_it_must(aged, clock, disk):
+    """Two records fill a file of 8 KiB; the disk has 1,000,000 bytes, and 1 % of them are two files."""
+    store = aged(
+        file_reserved_time_h=0,
+        disk_max_used_percent=59,
+        disk_force_clean_percent=69,
+        clean_interval_ms=1_000_000,
+    )
+    store.retention.keep_from("groups", lambda: Need(0, "groups", "they lose it"))
+    disk.percent = 70
+    one_round(store, clock)
+    assert store.retention.needed_deleted == 2
+    assert len(log_files(store)) == 4

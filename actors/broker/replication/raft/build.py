@@ -191,7 +191,7 @@ def _build(
     broker = RaftBroker(parts, replica, addresses, meta, restart)
     driver = RaftDriver(node, replica.log, loop.store, replica.term_file, parts.clock, addresses, broker)
     acks = HeldAcks(loop, meta, parts.tables.offsets.acked, leads)
-    loop.store.retention.keep_from(driver.needed_offset)
+    loop.store.retention.keep_from("replicas", driver.need)
 
     async def start() -> None:
         broker.start()

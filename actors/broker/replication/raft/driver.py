@@ -38,6 +38,7 @@ from store.common.clock import NS_PER_MS, Clock
 from store.common.logs import get_logger
 from store.message_store import MessageStore
 from store.store_errors import RecordDamaged, StoreError
+from store.upkeep.retention import Need
 from store.writing.send_gate import REPLICATION
 
 _log = get_logger(__name__)
@@ -196,9 +197,11 @@ class RaftDriver:
         if group_id not in ("", self.node.group_id) and sender == self.node.leader:
             self._feed(GroupNamed(group_id))
 
-    def needed_offset(self) -> int | None:
-        """Return the CommitLog offset from which on other members need this log; None if it does not lead."""
-        return self.node.needed_offset(self._now() - KEEP_MS) if self._is_running else None
+    def need(self) -> Need | None:
+        """Return from where on other members need this log; None if it does not lead."""
+        offset = self.node.needed_offset(self._now() - KEEP_MS) if self._is_running else None
+        effect = "a replica that needs them copies the log again from its new beginning"
+        return None if offset is None else Need(offset, "replicas", effect)
 
     def change_members(self, members: Members) -> None:
         """Append a group record with other members, one step away. Raises NotAllowed; only for a leader."""

@@ -69,7 +69,7 @@ async def delete_files(group: Group, offset: int, caplog: pytest.LogCaptureFixtu
 
     await eventually_async(are_kept)
     for peer in group.peers.values():
-        peer.store.retention.keep_from(lambda: None)
+        peer.store.retention.keep_from("replicas", lambda: None)
     await eventually_async(are_deleted)
 
 

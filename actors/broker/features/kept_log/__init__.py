@@ -1,0 +1,1 @@
+"""Keeps the log that consumer groups have not read yet."""
