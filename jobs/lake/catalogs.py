@@ -21,6 +21,7 @@ from jobs.job_errors import JobError, LakeUnavailable, OptionInvalid
 CATALOG_NAME = "raymq"
 CATALOG_FILE = "catalog.db"
 LOCK_TIMEOUT_S = 30
+DURABLE_FILES = "jobs.lake.durable_files.DurableFiles"
 ERRORS_SUFFIX = "_errors"
 
 _PLAIN = re.compile(r"[A-Za-z0-9_-]")
@@ -85,9 +86,10 @@ def _resolved(settings: LakeSettings) -> dict[str, str]:
     place = settings.warehouse
     if "://" not in place and not place.startswith("file:"):
         place = f"file://{Path(place).absolute()}"
+    files = {"py-io-impl": DURABLE_FILES} if place.startswith("file:") else {}
     if settings.catalog:
         given = {key: _value(key, str(value)) for key, value in settings.catalog.items()}
-        return {"warehouse": place, **given}
+        return {"warehouse": place, **files, **given}
     local = urlsplit(place)
     if local.scheme != "file":
         raise OptionInvalid(
@@ -96,7 +98,7 @@ def _resolved(settings: LakeSettings) -> dict[str, str]:
         )
     Path(local.path).mkdir(parents=True, exist_ok=True)
     database = f"sqlite:///{local.path}/{CATALOG_FILE}?timeout={LOCK_TIMEOUT_S}"
-    return {"type": "sql", "uri": database, "warehouse": place}
+    return {"type": "sql", "uri": database, "warehouse": place, **files}
 
 
 def _value(key: str, value: str) -> str:

@@ -95,9 +95,10 @@ _PROPERTIES = {
     "write.metadata.delete-after-commit.enabled": "true",
     "write.metadata.previous-versions-max": "20",
     "commit.manifest-merge.enabled": "true",
-    # bodies and properties need no minimum and maximum
-    "write.metadata.metrics.column.body": "counts",
-    "write.metadata.metrics.column.properties": "counts",
+    # a minimum of bodies is of no use, and has the size of a body in the files
+    "write.metadata.metrics.column.body": "none",
+    "write.metadata.metrics.column.properties.key": "none",
+    "write.metadata.metrics.column.properties.value": "none",
 }
 _REFUSED = (CommitFailedException, ValidationException)
 """The errors after which the commit is certainly not in the table."""

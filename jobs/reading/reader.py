@@ -41,12 +41,14 @@ class SplitsReader:
         Args:
             splits: The splits.
             columns: The columns of the batches (see `jobs.reading.schema`).
-            fail_on_data_loss: Raise DataLoss if messages cannot be read; otherwise log and skip them.
+            fail_on_data_loss: Raise DataLoss if messages cannot be read; otherwise log and skip them, and add
+                their offsets to `missing`.
             map_files: Map the files of a store on the worker's machine instead of fetching from the broker.
             selector: Selects messages by tag or SQL92 expression.
             row_filters: Skip messages that one of these filters does not return.
         """
         self.columns = tuple(columns)
+        self.missing: list[MissingRange] = []
         self._splits = tuple(splits)
         self._fail_on_data_loss = fail_on_data_loss
         self._map_files = map_files
@@ -108,6 +110,7 @@ class SplitsReader:
     def _report(self, missing: Sequence[MissingRange]) -> None:
         if missing and self._fail_on_data_loss:
             raise DataLoss(missing)
+        self.missing += missing
         # The logger is not created at import: Spark's worker configures logging later.
         for each in missing:
             get_logger(__name__).warning("offset_range_missing", range=str(each))

@@ -1,0 +1,289 @@
+"""A round: the messages between the offsets of a table and the confirmed ends of its queues, in one commit.
+
+state.offsets ──► plan ──► tasks (Ray, Spark, or threads of this process) ──► files ──► commit
+     ▲                                                                                    │
+     └──────────── a conflict, a failure or a kill: the next round begins again ◄─────────┘
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+from typing import NoReturn, Protocol
+
+from jobs.job_errors import CommitConflict, DataLoss, FetchFailed, LakeInvalid, MissingRange
+from jobs.lake.lake_table import LakeGap, LakeState, LakeTable, merge_gaps
+from jobs.lake.write_rows import FILE_BYTES, WriteTask, WrittenRows, delete_files
+from jobs.reading.splits import QueueState, Split, StoreLocation, cut_splits
+from store.common.logs import get_logger
+from store.consumequeue.unit import UNIT_BYTES
+from store.message.message_queue import MessageQueue
+from store.store_errors import StoreError
+from store.tools.info import store_info
+
+ROUND_MESSAGES_MAX = 20_000_000
+"""Messages of one round: what a failure repeats. The next round continues."""
+TASK_MESSAGES_MIN = 100_000
+THREADS_MAX = 4
+
+_log = get_logger(__name__)
+
+
+class Engine(Protocol):
+    """Runs the tasks of a round."""
+
+    @property
+    def parallelism(self) -> int:
+        """The number of tasks that can run at the same time."""
+
+    def run(self, tasks: Sequence[WriteTask]) -> list[WrittenRows]:
+        """Run all tasks. Return their results in any order. Raises the error of a task that failed."""
+
+
+class ThreadEngine:
+    """Runs tasks in threads of this process, whose work is mostly in compiled code."""
+
+    parallelism = min(os.cpu_count() or 1, THREADS_MAX)
+
+    def run(self, tasks: Sequence[WriteTask]) -> list[WrittenRows]:
+        """Run all tasks."""
+        with ThreadPoolExecutor(self.parallelism, "lake-writer") as threads:
+            return list(threads.map(WriteTask.run, tasks))
+
+
+@dataclass(frozen=True)
+class RoundOptions:
+    """What a round reads and writes.
+
+    Attributes:
+        map_files: Map the files of stores where the tasks run; if False, fetch from the brokers.
+        has_broker: The queues are served by brokers; False for a store without one.
+        accept_loss: List deleted and damaged messages as gaps; if False, fail instead.
+        messages_max: Maximum number of messages of the round.
+        file_bytes: The size at which a file is complete.
+    """
+
+    map_files: bool = True
+    has_broker: bool = True
+    accept_loss: bool = True
+    messages_max: int = ROUND_MESSAGES_MAX
+    file_bytes: int = FILE_BYTES
+
+
+@dataclass(frozen=True)
+class RoundPlan:
+    """What a round writes.
+
+    Attributes:
+        ranges: The offsets of each queue, not cut yet.
+        ends: The offsets that the table has after the round, for all of its queues.
+        gaps: Offsets that were deleted before they were written.
+        remaining: Number of confirmed messages that are left for later rounds.
+        ahead: The queues of which the table has more than their log, which was restored from a copy or lost
+            its end; they are left alone.
+    """
+
+    ranges: Sequence[Split]
+    ends: Mapping[MessageQueue, int]
+    gaps: Sequence[LakeGap] = ()
+    remaining: int = 0
+    ahead: Sequence[MessageQueue] = ()
+
+    @property
+    def message_count(self) -> int:
+        """Number of offsets to read."""
+        return sum(each.message_count for each in self.ranges)
+
+
+@dataclass(frozen=True)
+class RoundResult:
+    """The result of a round.
+
+    Attributes:
+        topic: The topic.
+        rows: Number of rows that were added.
+        files: Number of files that were added.
+        size_bytes: The size of these files.
+        gaps: The gaps that this round found.
+        remaining: Number of confirmed messages that are left for later rounds.
+        ahead: See `RoundPlan`.
+        state: The state of the table after the round.
+    """
+
+    topic: str
+    rows: int
+    files: int
+    size_bytes: int
+    gaps: Sequence[LakeGap]
+    remaining: int
+    ahead: Sequence[MessageQueue]
+    state: LakeState
+
+
+def plan_round(
+    queues: Iterable[QueueState], state: LakeState, messages_max: int = ROUND_MESSAGES_MAX
+) -> RoundPlan:
+    """Return what a round writes: from the offsets of the table to the confirmed ends of the queues.
+
+    If there are more than `messages_max` messages, each queue gets its share.
+    """
+    ends, gaps, ahead, whole = dict(state.offsets), [], [], []
+    for each in sorted(queues, key=lambda one: one.queue):
+        reached = state.offsets.get(each.queue, 0)
+        if reached > each.max_offset:
+            ahead.append(each.queue)
+            continue
+        begin = max(reached, each.min_offset)
+        if begin > reached:
+            gaps.append(LakeGap(*each.queue[1:], reached, begin))
+        ends[each.queue] = begin
+        if begin < each.max_offset:
+            whole.append(Split(each.queue, begin, each.max_offset, each.location))
+    total = sum(each.message_count for each in whole)
+    ranges = [_share(each, total, messages_max) for each in whole]
+    ends.update({each.queue: each.end for each in ranges})
+    return RoundPlan(ranges, ends, gaps, total - sum(each.message_count for each in ranges), ahead)
+
+
+def _share(split: Split, total: int, messages_max: int) -> Split:
+    count = split.message_count if total <= messages_max else -(-split.message_count * messages_max // total)
+    return Split(split.queue, split.begin, split.begin + count, split.location)
+
+
+def cut_tasks(ranges: Sequence[Split], parallelism: int) -> list[tuple[Split, ...]]:
+    """Return the splits of each task: neighbours of one node, in tasks of about equal size."""
+    tasks: list[tuple[Split, ...]] = []
+    by_node = sorted(ranges, key=lambda each: (each.location.node_ip, each.queue))
+    for _, group in groupby(by_node, key=lambda each: each.location.node_ip):
+        of_node = list(group)
+        total = sum(each.message_count for each in of_node)
+        count = max(min(parallelism, total // TASK_MESSAGES_MIN), 1)
+        share, held, held_messages = -(-total // count), list[Split](), 0
+        for split in cut_splits(of_node, count):
+            held.append(split)
+            held_messages += split.message_count
+            if held_messages >= share:
+                tasks.append(tuple(held))
+                held, held_messages = [], 0
+        if held:
+            tasks.append(tuple(held))
+    return tasks
+
+
+def write_round(
+    table: LakeTable,
+    find_queues: Callable[[], Sequence[QueueState]],
+    engine: Engine | None = None,
+    options: RoundOptions | None = None,
+) -> RoundResult:
+    """Add the confirmed messages of a topic that its table does not have, in one commit.
+
+    Args:
+        table: The table of the topic.
+        find_queues: Returns the queues with their confirmed offsets (`describe_topic`, `stored_queues`).
+        engine: Runs the tasks; threads of this process by default.
+        options: What to read and write.
+
+    Raises:
+        CommitConflict: Another writer has committed meanwhile; nothing was added.
+        DataLoss: Messages are lost, and `accept_loss` is False; nothing was added.
+        FetchFailed, LakeUnavailable, LakeInvalid: A broker, the catalog or a file cannot be used.
+    """
+    engine, options = engine or ThreadEngine(), options or RoundOptions()
+    state = table.state()
+    queues = find_queues()
+    plan = plan_round(queues, state, options.messages_max)
+    for queue in plan.ahead:
+        _log.error("lake_ahead_of_log", topic=table.topic, queue=str(queue), offset=state.offsets[queue])
+    target = table.arrow_schema, f"{table.location}/data", table.io.properties
+    reading = options.map_files, options.has_broker, options.file_bytes
+    tasks = [WriteTask(each, *target, *reading) for each in cut_tasks(plan.ranges, engine.parallelism)]
+    written = sum(engine.run(tasks) if tasks else (), WrittenRows())
+    found = merge_gaps([*plan.gaps, *map(_gap_of, written.lost)])
+    try:
+        if found and not options.accept_loss:
+            _fail([*(_missing(table.topic, each) for each in plan.gaps), *written.lost])
+        if written.lost:
+            _check_same_past(queues, find_queues())
+    except Exception:
+        delete_files(table.io, written.files)
+        raise
+    if plan.ends != state.offsets:
+        state = _commit(table, written, plan, found, state)
+    sizes = written.rows, len(written.files), written.size_bytes
+    return RoundResult(table.topic, *sizes, found, plan.remaining, plan.ahead, state)
+
+
+def _commit(
+    table: LakeTable, written: WrittenRows, plan: RoundPlan, found: Sequence[LakeGap], began_with: LakeState
+) -> LakeState:
+    try:
+        state = table.commit(written.files, plan.ends, merge_gaps([*began_with.gaps, *found]), began_with)
+    except CommitConflict:
+        delete_files(table.io, written.files)
+        raise
+    for gap in found:
+        _log.error("lake_gap_found", topic=table.topic, **gap._asdict())
+    _log.info("lake_round_committed", topic=table.topic, rows=written.rows, snapshot=state.snapshot_id)
+    return state
+
+
+def _check_same_past(before: Iterable[QueueState], after: Iterable[QueueState]) -> None:
+    """Raise `FetchFailed` if a log went back meanwhile: the offsets that it lost get other messages."""
+    past = {each.queue: each.location.history for each in before}
+    for each in after:
+        if past.get(each.queue, each.location.history) != each.location.history:
+            raise FetchFailed(
+                f"the log of broker {each.queue.broker_name} has another past than when the round began:"
+                " begin again"
+            )
+
+
+def _gap_of(lost: MissingRange) -> LakeGap:
+    return LakeGap(lost.broker_name, lost.queue_id, lost.begin, lost.end)
+
+
+def _fail(missing: Sequence[MissingRange]) -> NoReturn:
+    raise DataLoss(missing)
+
+
+def _missing(topic: str, gap: LakeGap) -> MissingRange:
+    return MissingRange(topic, *gap, "before the first offset of the queue")
+
+
+def stored_queues(store: Path, topic: str) -> list[QueueState]:
+    """Return the queues of a topic in the store at `store`, which no broker serves.
+
+    Raises `LakeInvalid` if there is no such store, a broker has it open, or it has no such topic.
+    """
+    try:
+        info = store_info(store)
+    except StoreError as error:
+        raise LakeInvalid(str(error)) from error
+    name = info.name
+    if name is None:
+        raise LakeInvalid(f"{store} has no raymq.json: serve it once with a broker that adopts it")
+    if info.writer_pid is not None:
+        raise LakeInvalid(
+            f"process {info.writer_pid} serves the store {store}: write its topics without a store"
+        )
+    location = StoreLocation(
+        "",
+        str(store.absolute()),
+        name.store_id,
+        name.commit_log_file_bytes,
+        name.consume_queue_file_bytes // UNIT_BYTES,
+    )
+    broker = name.identity.broker
+    found = [each for each in info.queues if each.topic == topic]
+    if not found:
+        topics = ", ".join(sorted({each.topic for each in info.queues})[:10])
+        raise LakeInvalid(f"the store {store} has no queue of topic {topic}; it has {topics or 'no topic'}")
+    return [
+        QueueState(MessageQueue(topic, broker, each.queue_id), each.min_offset, each.max_offset, location)
+        for each in found
+    ]

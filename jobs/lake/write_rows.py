@@ -1,0 +1,251 @@
+"""WriteTask: copies splits of queues to Parquet files of a table. The one writer of all engines.
+
+    splits ──► batches (Arrow, as `read_queue` has them) ──► columns of the table ──► a file for each day
+
+A file has the rows of one day of store_time, in order of broker, queue and offset.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyiceberg.io import FileIO, load_file_io
+
+from cluster.client.config import MIB
+from jobs.job_errors import MissingRange
+from jobs.lake.catalogs import lake_errors
+from jobs.lake.lake_table import BODY, READ_COLUMNS, STORE_TIME
+from jobs.reading.reader import SplitsReader
+from jobs.reading.splits import Split
+
+FILE_BYTES = 128 * MIB
+ROW_GROUP_ROWS = 128 * 1024
+ROW_GROUP_BYTES = 32 * MIB
+OPEN_DAYS_MAX = 4
+DAY_US = 86_400_000_000
+
+_INCREASING = ("offset", "commit_log_offset", STORE_TIME, "born_time")
+_REPEATED = ("broker", "queue", "tags", "reconsume_times", "properties.key_value.key")
+
+
+@dataclass(frozen=True)
+class WrittenRows:
+    """The result of a task.
+
+    Attributes:
+        files: The URIs of the Parquet files.
+        rows: The number of rows in them.
+        size_bytes: The size of the files.
+        lost: The offsets whose messages were deleted or damaged before they were written.
+    """
+
+    files: tuple[str, ...] = ()
+    rows: int = 0
+    size_bytes: int = 0
+    lost: tuple[MissingRange, ...] = ()
+
+    def __add__(self, other: WrittenRows) -> WrittenRows:
+        return WrittenRows(
+            self.files + other.files,
+            self.rows + other.rows,
+            self.size_bytes + other.size_bytes,
+            self.lost + other.lost,
+        )
+
+
+@dataclass(frozen=True)
+class WriteTask:
+    """Some splits that one worker writes. It can be pickled, and repeated: its files have new names.
+
+    Attributes:
+        splits: The splits, in order of broker, queue and offset.
+        schema: The Arrow schema of the table's files.
+        data_location: The URI below which the files are written.
+        io_properties: The properties of the file system, which may be secret.
+        map_files: Map the files of stores on the worker's machine.
+        has_broker: The splits are also served by brokers; False for a store without one.
+        file_bytes: The size at which a file is complete.
+    """
+
+    splits: tuple[Split, ...]
+    schema: pa.Schema
+    data_location: str
+    io_properties: Mapping[str, str] = field(repr=False)
+    map_files: bool = True
+    has_broker: bool = True
+    file_bytes: int = FILE_BYTES
+
+    @property
+    def node_ip(self) -> str:
+        """The Ray node that has the files of the first split; empty if it is unknown."""
+        return self.splits[0].location.node_ip
+
+    def run(self) -> WrittenRows:
+        """Write the rows, and return the files, which are complete and durable.
+
+        Raises `FetchFailed`, and `LakeUnavailable` if a file cannot be written.
+        """
+        columns = tuple(READ_COLUMNS[name] for name in self.schema.names if name in READ_COLUMNS)
+        lost: list[MissingRange] = []
+        io = load_file_io(dict(self.io_properties), self.data_location)
+        files = DayFiles(io, self.data_location, self.schema, self.file_bytes)
+        try:
+            for split in self.splits:
+                for batch in self._read(split, columns, lost):
+                    files.write(self._to_table(batch, columns))
+            written = files.close()
+        except BaseException:
+            files.discard()
+            raise
+        return WrittenRows(written.files, written.rows, written.size_bytes, tuple(lost))
+
+    def _read(
+        self, split: Split, columns: Sequence[str], lost: list[MissingRange]
+    ) -> Iterator[pa.RecordBatch]:
+        reader = SplitsReader([split], columns, fail_on_data_loss=False, map_files=self.map_files)
+        yield from reader.read_all()
+        if not reader.missing or not (self.map_files and self.has_broker):
+            lost += reader.missing
+            return
+        # A file that this process cannot map is no loss: only the broker knows what is lost.
+        for each in reader.missing:
+            again = Split(split.queue, each.begin, each.end, split.location)
+            served = SplitsReader([again], columns, fail_on_data_loss=False, map_files=False)
+            yield from served.read_all()
+            lost += served.missing
+
+    def _to_table(self, batch: pa.RecordBatch, columns: Sequence[str]) -> pa.RecordBatch:
+        arrays = {
+            name: batch.column(READ_COLUMNS[name]) for name in self.schema.names if name in READ_COLUMNS
+        }
+        return pa.RecordBatch.from_arrays(
+            [
+                arrays[each.name] if each.name in arrays else pa.nulls(batch.num_rows, each.type)
+                for each in self.schema
+            ],
+            schema=self.schema,
+        )
+
+
+class DayFiles:
+    """The files that a task writes: of each day at most one is open."""
+
+    def __init__(self, io: FileIO, location: str, schema: pa.Schema, file_bytes: int = FILE_BYTES) -> None:
+        self._io = io
+        self._location = location
+        self._schema = schema
+        self._file_bytes = file_bytes
+        self._open: dict[int, _ParquetFile] = {}
+        self._done: list[_ParquetFile] = []
+
+    def write(self, rows: pa.RecordBatch) -> None:
+        """Add rows to the files of their days. Raises `LakeUnavailable`."""
+        days = rows.column(STORE_TIME).cast(pa.int64()).to_numpy() // DAY_US
+        borders = [0, *(np.flatnonzero(np.diff(days)) + 1).tolist(), len(days)]
+        for begin, end in pairwise(borders):
+            if begin < end:
+                self._write_day(int(days[begin]), rows.slice(begin, end - begin))
+
+    def _write_day(self, day: int, rows: pa.RecordBatch) -> None:
+        file = self._open.pop(day, None)
+        if file is None:
+            if len(self._open) >= OPEN_DAYS_MAX:
+                self._finish(next(iter(self._open)))
+            file = _ParquetFile(
+                self._io,
+                f"{self._location}/{_folder(day)}/{uuid.uuid4()}.parquet",
+                self._schema,
+                min(ROW_GROUP_BYTES, self._file_bytes),
+            )
+        self._open[day] = file  # the file that was written last is the last one
+        with lake_errors(f"the file {file.uri}"):
+            file.write(rows)
+        if file.size_bytes >= self._file_bytes:
+            self._finish(day)
+
+    def _finish(self, day: int) -> None:
+        file = self._open.pop(day)
+        self._done.append(file)
+        with lake_errors(f"the file {file.uri}"):
+            file.close()
+
+    def close(self) -> WrittenRows:
+        """Complete all files. Raises `LakeUnavailable`."""
+        for day in list(self._open):
+            self._finish(day)
+        return WrittenRows(
+            tuple(each.uri for each in self._done),
+            sum(each.rows for each in self._done),
+            sum(each.size_bytes for each in self._done),
+        )
+
+    def discard(self) -> None:
+        """Delete all files, as far as this is possible; the rest becomes orphans."""
+        for file in (*self._open.values(), *self._done):
+            with suppress(Exception):
+                file.close()
+        delete_files(self._io, [each.uri for each in (*self._open.values(), *self._done)])
+
+
+class _ParquetFile:
+    """One file, whose rows are collected to row groups."""
+
+    def __init__(self, io: FileIO, uri: str, schema: pa.Schema, group_bytes: int) -> None:
+        self.uri = uri
+        self.rows = self.size_bytes = 0
+        self._schema = schema
+        self._group_bytes = group_bytes
+        self._held: list[pa.RecordBatch] = []
+        self._held_rows = self._held_bytes = 0
+        with lake_errors(f"the file {uri}"):
+            self._stream: Any = io.new_output(uri).create()
+        plain = [name for name in schema.names if name != BODY]
+        self._writer = pq.ParquetWriter(
+            self._stream,
+            schema,
+            compression="zstd",
+            use_dictionary=[*_REPEATED, *(name for name in plain if name not in READ_COLUMNS)],
+            column_encoding=dict.fromkeys(_INCREASING, "DELTA_BINARY_PACKED"),
+            write_statistics=plain,
+        )
+
+    def write(self, rows: pa.RecordBatch) -> None:
+        self._held.append(rows)
+        self._held_rows += rows.num_rows
+        self._held_bytes += rows.nbytes
+        if self._held_rows >= ROW_GROUP_ROWS or self._held_bytes >= self._group_bytes:
+            self._write_group()
+
+    def _write_group(self) -> None:
+        self._writer.write_table(pa.Table.from_batches(self._held, self._schema))
+        self.rows += self._held_rows
+        self._held, self._held_rows, self._held_bytes = [], 0, 0
+        self.size_bytes = self._stream.tell()
+
+    def close(self) -> None:
+        if self._held:
+            self._write_group()
+        self._writer.close()
+        if not self._stream.closed:
+            self.size_bytes = self._stream.tell()
+        self._stream.close()
+
+
+def delete_files(io: FileIO, uris: Sequence[str]) -> None:
+    """Delete files that no snapshot has; what cannot be deleted becomes an orphan."""
+    for uri in uris:
+        with suppress(Exception):
+            io.delete(uri)
+
+
+def _folder(day: int) -> str:
+    return f"{STORE_TIME}_day={datetime(1970, 1, 1, tzinfo=UTC) + timedelta(days=day):%Y-%m-%d}"
