@@ -321,7 +321,7 @@ def why_failing(actor: Running, specs: Sequence[ActorSpec]) -> str:
         return f"takes no part in its Raft group: {failure}"
     if (drain := actor.details.get("drain_state", ACTIVE)) != ACTIVE:
         return f"is being drained ({drain})"
-    return probe(actor.spec, specs)
+    return actor.details.get("problem") or probe(actor.spec, specs)
 
 
 def find_nameservers(namespace: str = DEFAULT_NAMESPACE) -> list[str]:

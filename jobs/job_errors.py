@@ -62,7 +62,7 @@ class TargetExists(JobError):
     """The path to which a job would write exists already."""
 
 
-class LakeNotInstalled(JobError):
+class LakeNotInstalled(JobError, ImportError):
     """The optional dependencies of Iceberg tables are not installed."""
 
 

@@ -28,8 +28,8 @@ compares both.
 
 A topology sets broker settings under `broker_settings` (all brokers) or `brokers[].settings` (one broker);
 store settings under `store` inside these, or beside the broker's; the others under `nameservers[].settings`,
-`rebalancers[].settings`, `gateways[].settings` and `consoles[].settings`, and those of the autoscaler under
-`autoscale`. RocketMQ's key works as well as ours, so a `broker.conf`
+`rebalancers[].settings`, `gateways[].settings` and `consoles[].settings`, those of the autoscaler under
+`autoscale`, and those of lakes under `lakes[]`. RocketMQ's key works as well as ours, so a `broker.conf`
 can be used as it is: `raymq up --broker-conf FILE`.
 
 *live*: `raymq up` and RocketMQ's `updateBrokerConfig` change the value in the running process; the change

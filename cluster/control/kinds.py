@@ -8,6 +8,7 @@ from pathlib import Path
 from pydantic import BaseModel
 
 from cluster.control.health import accepts_connections, has_registered_brokers, responds
+from cluster.control.lakes import lake_specs
 from cluster.control.specs import ActorSpec, Deployment, ProcessKind, autoscaler_specs, listener_specs
 from cluster.control.topology.topology import Topology
 from cluster.control.topology.topology_file import Source
@@ -67,7 +68,16 @@ CONSOLE = ProcessKind(
     specs=listener_specs,
     probe=accepts_connections,
 )
-KINDS = {kind.name: kind for kind in (NAMESERVER, REBALANCER, BROKER, GATEWAY, AUTOSCALER, CONSOLE)}
+LAKE = ProcessKind(
+    name="lake",
+    key="lakes",
+    actor="jobs.lake_service.actor:Lake",
+    settings="jobs.lake_service.process_settings:LakeProcessSettings",
+    order=7,
+    specs=lake_specs,
+    probe=None,
+)
+KINDS = {kind.name: kind for kind in (NAMESERVER, REBALANCER, BROKER, GATEWAY, AUTOSCALER, CONSOLE, LAKE)}
 """All kinds by name."""
 
 

@@ -6,7 +6,13 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from actors.broker.broker_settings import VIP_PORT_DISTANCE
-from actors.host.metrics.endpoint import AUTOSCALER_PORT, PORT_DISTANCE, MetricsSettings, default_port
+from actors.host.metrics.endpoint import (
+    AUTOSCALER_PORT,
+    LAKE_PORT,
+    PORT_DISTANCE,
+    MetricsSettings,
+    default_port,
+)
 from actors.wire.settings_text import names_by_key
 from cluster.control.topology.topology import KeyPath, SingleBroker, Topology
 
@@ -34,6 +40,8 @@ def processes(topology: Topology) -> Iterator[Given]:
         yield given((*path, "settings"), name, entry.listen_port, {**of_all, **entry.settings})
     if topology.autoscale is not None:
         yield given(("autoscale",), "autoscaler", AUTOSCALER_PORT, topology.autoscale)
+    for path, name, settings in topology.workers():
+        yield given(path, name, LAKE_PORT, settings)
 
 
 def moved_metrics_ports(topology: Topology) -> dict[str, int]:

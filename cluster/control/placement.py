@@ -97,6 +97,9 @@ def place(
     head = next((node for node in nodes if node.is_head), nodes[0])
     resources: dict[str, str] = {}
     resources[AUTOSCALER.name] = f"node:{head.ip}"
+    resources |= {
+        name: str(given.get("resource") or f"node:{head.ip}") for _, name, given in topology.workers()
+    }
     problems: list[Problem] = []
     unplaceable: list[str] = []
     for path, name, entry in topology.listeners():

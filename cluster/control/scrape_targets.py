@@ -14,13 +14,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from actors.host.metrics.endpoint import AUTOSCALER_PORT, OFF, MetricsSettings, default_port
+from actors.host.metrics.endpoint import AUTOSCALER_PORT, LAKE_PORT, OFF, MetricsSettings, default_port
 from cluster.control.launch_errors import LaunchFailed
 from cluster.control.specs import ActorSpec
 from store.message.hosts import join_address
 
 FILE_NAME = "prometheus-targets.json"
 ACTOR_LABEL = "raymq_actor"
+_STANDS_FOR = {"autoscale": AUTOSCALER_PORT, "lakes": LAKE_PORT}
 _WILDCARDS = ("0.0.0.0", "::")
 
 
@@ -32,7 +33,7 @@ def metrics_address(spec: ActorSpec) -> str | None:
     settings = MetricsSettings.model_validate({name: spec.settings[name] for name in names})
     port = settings.metrics_port
     if port is None:
-        port = default_port(spec.listen[1] if spec.kind.probe else AUTOSCALER_PORT)
+        port = default_port(spec.listen[1] if spec.kind.probe else _STANDS_FOR[spec.kind.key])
     if port in (0, OFF):
         return None
     host = spec.advertised[0] if settings.metrics_host in _WILDCARDS else settings.metrics_host

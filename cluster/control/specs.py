@@ -265,6 +265,8 @@ def broker_settings(
     Raises TopologyError if a setting is invalid.
     """
     given: dict[str, Any] = {"auto_create_topics": topology.auto_create_topics}
+    if waits := list(_lake_waits(topology)):
+        given["retention_waits_for"] = waits
     if not _vip_port_is_free(topology, broker):
         given["vip_channel"] = False
     stored: dict[str, Any] = {"flush": topology.flush}
@@ -274,6 +276,8 @@ def broker_settings(
     ):
         plain, of_store = split_settings(settings)
         given |= checked(BrokerSettings, plain, at, source)
+        if "retention_waits_for" in plain:
+            given["retention_waits_for"] = sorted({*given["retention_waits_for"], *waits})
         stored |= checked(StoreSettings, of_store, at, source)
     if isinstance(broker, BrokerReplica) and broker.elects_master:
         given |= {"replica": broker.replica} if broker.replica else {}
@@ -296,6 +300,19 @@ def broker_settings(
             raise source.error([((*path, "replication"), text)])
         _check_authorities(BrokerSettings.model_validate(given), path, source)
     return given | {STORE_KEY: stored}
+
+
+def _lake_waits(topology: Topology) -> Iterator[str]:
+    """Yield what retention waits for: topics and group of each lake, whose settings are validated later."""
+    for _, name, settings in topology.workers():
+        topics = settings.get("topics")
+        if settings.get("retention_waits", True) and isinstance(topics, list):
+            yield from (f"{topic}@{lake_group(name)}" for topic in topics)
+
+
+def lake_group(actor: str) -> str:
+    """Return the consumer group whose committed offsets are those of a lake's tables."""
+    return f"raymq-{actor}"
 
 
 def _check_authorities(settings: BrokerSettings, path: KeyPath, source: Source) -> None:

@@ -10,7 +10,7 @@ from rich.console import Console
 
 from cluster.cli.operations.status import COLUMNS, as_row, formatted, lag_of, show
 from cluster.cli.tables import table_of
-from cluster.control.kinds import BROKER
+from cluster.control.kinds import BROKER, LAKE
 from cluster.control.plan import Running
 from cluster.control.replica_roles import replica_roles
 from cluster.control.specs import ActorSpec
@@ -158,3 +158,18 @@ def test_replica_that_takes_no_part_in_its_group_is_failing() -> None:
     spec = ActorSpec(BROKER, "broker-a-1", "C", {}, ("h", 1), ("h", 1), "r")
     running = Running("raymq", spec.name, spec, "serving", details={"raft_state": "the log ends at 7"})
     assert why_failing(running, [spec]) == "takes no part in its Raft group: the log ends at 7"
+
+
+def test_status_of_a_lake_shows_its_tables_and_what_is_unknown() -> None:
+    known = {"behind_s": 12.4, "rows": 1_234_567, "files": 3, "lost": 0}
+    details = {"problem": "", "tables": {"orders": known, "pay": dict.fromkeys(known)}}
+    shown = printed(details)
+    assert "broker-a-0: orders: 12 s behind, 1,234,567 rows in 3 files, 0 messages lost" in shown
+    assert "broker-a-0: pay: – behind, – rows in – files, – messages lost" in shown
+
+
+def test_lake_whose_rounds_fail_is_failing_with_the_reason() -> None:
+    spec = ActorSpec(LAKE, "lake-0", "C", {}, ("", 0), ("", 0), "r")
+    for reason in ("", "the catalog of the lake cannot be used now"):
+        actor = Running("raymq", "lake-0", spec, "serving", details={"problem": reason})
+        assert why_failing(actor, [spec]) == reason

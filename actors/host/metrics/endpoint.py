@@ -38,6 +38,8 @@ PORT_DISTANCE: Final = 1000
 """The default port is that of the process plus this."""
 AUTOSCALER_PORT: Final = 8086
 """Stands for the port of the autoscaler, which listens for requests of its metrics only."""
+LAKE_PORT: Final = 8088
+"""The same for a lake."""
 CONNECTIONS: Final = Bound(
     "metrics_connections", RESERVED, AtLimit.CLOSE, "Connections of the port of metrics."
 )
@@ -68,8 +70,8 @@ class MetricsSettings(SettingsModel):
         validation_alias=AliasChoices("metrics_port", "metricsPromExporterPort"),
     )
     """The port of `/metrics` (for Prometheus) and `/healthz`; default: `listen_port` + 1000 (9086 for the
-    autoscaler), or no metrics if that port is in use. 0, and the default of a process with `listen_port` 0,
-    is a free port, which is in the log event `metrics_serving`. -1: no metrics.
+    autoscaler, 9088 for a lake), or no metrics if that port is in use. 0, and the default of a process with
+    `listen_port` 0, is a free port, which is in the log event `metrics_serving`. -1: no metrics.
     """
     metrics_host: HostName = Field(
         default="127.0.0.1", validation_alias=AliasChoices("metrics_host", "metricsPromExporterHost")

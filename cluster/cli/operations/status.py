@@ -11,7 +11,7 @@ import typer
 
 from cluster.cli.console import exiting_on_launch_errors
 from cluster.cli.options import Overrides, Topology, TopologyOption, examples, topology_file
-from cluster.cli.tables import STYLE, escaped_text, fitted
+from cluster.cli.tables import STYLE, escaped_text, fitted, shown
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -115,6 +115,8 @@ def show(
     for row in rows:
         if row["reason"]:
             console.print(escaped_text(f"{row['actor']}: {row['reason']}"), style="red")
+        for topic, table in row["details"].get("tables", {}).items():
+            console.print(escaped_text(f"{row['actor']}: {topic}: {_table(table)}"))
         if hidden := row["details"].get("hidden_because"):
             console.print(escaped_text(f"{row['actor']}: {hidden}"), style="yellow", soft_wrap=True)
         if row["is_member"] is False:
@@ -137,6 +139,13 @@ def formatted(row: Mapping[str, Any]) -> dict[str, Any]:
         **{column: details.get(field) for column, field in PENDING.items()},
         STYLE: _style(row),
     }
+
+
+def _table(table: Mapping[str, Any]) -> str:
+    """Return what a lake knows about the table of a topic; – is unknown."""
+    rows, files, lost = (shown(key, table[key]) or "–" for key in ("rows", "files", "lost"))
+    behind = "–" if table["behind_s"] is None else f"{table['behind_s']:.0f} s"
+    return f"{behind} behind, {rows} rows in {files} files, {lost} messages lost"
 
 
 def _how_to_join(row: Mapping[str, Any]) -> str:

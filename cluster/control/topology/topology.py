@@ -54,7 +54,8 @@ ADDRESS_KEYS = {
     "advertised_host": "brokers[].advertised_host", "brokerIP1": "brokers[].advertised_host",
     "advertised_port": "brokers[].advertised_port",
     "nameservers": "nameservers", "namesrvAddr": "nameservers", "rebalancers": "rebalancers",
-    "data_dir": "none: it is a directory below RAYMQ_HOME",
+    "data_dir": "none: it is a directory below RAYMQ_HOME", "home": "none: it is RAYMQ_HOME",
+    "group": "none: it is raymq-lake-<index of the lake>",
     "store_root": "store_root or brokers[].store", "storePathRootDir": "store_root or brokers[].store",
 }  # fmt: skip
 """Settings that are set with a key of the topology itself, and that key."""
@@ -312,7 +313,8 @@ class Topology(_Model):
 
     `insecure` permits processes that listen on public addresses without authentication. `elastic_topics`
     (names, or "*" for all) are created on each elastic broker that is added later. `autoscale` has the
-    settings of the autoscaler (`cluster.autoscale.autoscaler_settings`).
+    settings of the autoscaler (`cluster.autoscale.autoscaler_settings`), each of `lakes` those of a lake
+    (`jobs.lake_service.process_settings`), and `resource`, a Ray resource of its node.
     """
 
     cluster: Name = DEFAULT_CLUSTER
@@ -331,6 +333,7 @@ class Topology(_Model):
     consoles: list[Console] = []
     elastic_topics: Annotated[list[str], BeforeValidator(_as_list)] = []
     autoscale: dict[str, Any] | None = None
+    lakes: list[dict[str, Any]] = []
     ray: RayStart = RayStart()
 
     def listeners(self) -> Iterator[tuple[KeyPath, str, Listener]]:
@@ -341,13 +344,18 @@ class Topology(_Model):
                     yield (key, index), entry.actor_name(index), entry
 
     def _lists(self) -> dict[str, list[Listener]]:
-        """Return the keys whose values are lists of processes, with these lists."""
+        """Return the keys whose values are lists of processes that listen, with these lists."""
         values = {key: getattr(self, key) for key in type(self).model_fields}
         return {
             key: value
             for key, value in values.items()
             if isinstance(value, list) and all(isinstance(entry, Listener) for entry in value)
         }
+
+    def workers(self) -> Iterator[tuple[KeyPath, str, dict[str, Any]]]:
+        """Yield (key path, actor name, settings) of the lakes, which listen on no port for clients."""
+        for index, settings in enumerate(self.lakes):
+            yield ("lakes", index), f"lake-{index}", settings
 
     def elastic(self) -> Iterator[tuple[int, ElasticBrokers]]:
         """Yield (index, entry) of the elastic entries of `brokers`."""

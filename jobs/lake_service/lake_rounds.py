@@ -1,0 +1,160 @@
+"""LakeRounds: the rounds of all topics of a lake, one after another, and what is known about each table.
+
+topics that match ──► round of each (`round`) ──► offsets of the table = committed offsets of the lake's group
+                                                  │ lag, console and retention of the brokers read these
+
+The tables decide what they contain; the offsets of the group only follow them, also after a restart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+from typing import Any
+
+from cluster.client import Admin
+from cluster.client.errors import ClientError, GroupNotFound
+from jobs.job_errors import JobError
+from jobs.lake.catalogs import open_catalog
+from jobs.lake.lake_table import LakeState, LakeTable
+from jobs.lake.round import Engine, write_round
+from jobs.lake_service.process_settings import LakeProcessSettings
+from jobs.reading.describe import states_of
+from jobs.reading.options.topics import user_topics
+from store.common.clock import NS_PER_MS, Clock
+from store.common.logs import get_logger
+from store.message.group_config import SubscriptionGroupConfig
+from store.message.message_queue import MessageQueue
+from store.store_errors import StoreError
+
+_log = get_logger(__name__)
+
+FAILURES = (JobError, ClientError, StoreError, OSError)
+"""The errors after which the next round tries again. Others are bugs: the process restarts."""
+
+
+@dataclass(frozen=True)
+class TableProgress:
+    """What the last rounds of a topic have found; None is unknown.
+
+    Attributes:
+        caught_up_ns: Begin of the last round that wrote all that was confirmed, on the monotonic clock.
+        rows: Rows of the table.
+        files: Data files of the table.
+        snapshot: Id of its snapshot.
+        lost: Messages in the gaps of the table.
+        failures: Failed rounds in a row.
+        problem: Why the last round failed, or what it found; else empty.
+    """
+
+    caught_up_ns: int | None = None
+    rows: int | None = None
+    files: int | None = None
+    snapshot: int | None = None
+    lost: int | None = None
+    failures: int = 0
+    problem: str = ""
+
+    def behind_s(self, now_ns: int) -> float | None:
+        """Return the seconds since the table had all messages; None if it is unknown."""
+        return None if self.caught_up_ns is None else (now_ns - self.caught_up_ns) / NS_PER_MS / 1000
+
+
+class LakeRounds:
+    """Runs rounds in one thread; other threads read `tables` and the counts."""
+
+    def __init__(self, settings: LakeProcessSettings, engine: Engine | None, clock: Clock) -> None:
+        self._settings = settings
+        self._engine = engine
+        self._clock = clock
+        self._catalog: Any = None  # PyIceberg's
+        self.tables: dict[str, TableProgress] = {}
+        self.problem = ""
+        """Why the topics or the catalog cannot be read; else empty."""
+        self.rounds = 0
+        self.failed_rounds = 0
+
+    def tick(self, is_stopping: Callable[[], bool] = lambda: False) -> bool:
+        """Run a round of each topic. Return True if messages are left that a next round may write at once."""
+        try:
+            with Admin(self._settings.nameservers) as admin:
+                topics = self._topics(admin)
+                for gone in self.tables.keys() - topics:
+                    del self.tables[gone]
+                is_left = False
+                for topic in sorted(topics):
+                    if is_stopping():
+                        return False
+                    is_left |= self._round(admin, topic)
+                self.problem = ""
+                return is_left
+        except FAILURES as error:
+            self.failed_rounds += 1
+            self._report("", self.problem, error)
+            self.problem = str(error)
+            return False
+
+    def _topics(self, admin: Admin) -> set[str]:
+        patterns = self._settings.topics
+        return {topic for topic in user_topics(admin) if any(fnmatchcase(topic, each) for each in patterns)}
+
+    def _round(self, admin: Admin, topic: str) -> bool:
+        before, begin_ns = self.tables.get(topic, TableProgress()), self._clock.monotonic_ns()
+        self.rounds += 1
+        try:
+            self._catalog = self._catalog or open_catalog(self._settings.lake)
+            table = LakeTable.create(self._catalog, self._settings.namespace, topic)
+            result = write_round(table, lambda: states_of(admin, topic), self._engine)
+            found = _progress(table, result.state)
+            self._keep(admin, topic, result.state.offsets)
+        except FAILURES as error:
+            self._catalog = None  # its secrets may have changed
+            self.failed_rounds += 1
+            self._report(topic, before.problem, error)
+            self.tables[topic] = replace(before, failures=before.failures + 1, problem=str(error))
+            return False
+        if result.ahead:
+            queues = ", ".join(map(str, result.ahead[:3]))
+            found = replace(found, problem=f"the table has more messages than {queues}: its log went back")
+        is_caught_up = not result.remaining and not result.ahead
+        self.tables[topic] = replace(found, caught_up_ns=begin_ns if is_caught_up else before.caught_up_ns)
+        return result.remaining > 0
+
+    def _keep(self, admin: Admin, topic: str, offsets: Mapping[MessageQueue, int]) -> None:
+        """Commit the offsets of a table for the lake's group: up to there, brokers may delete their log."""
+        group = self._settings.group
+        known = admin.group_stats(group, topic).offsets
+        changed = {
+            queue: end
+            for queue, end in offsets.items()
+            if queue not in known or known[queue].committed != end
+        }
+        if not changed:
+            return
+        try:
+            admin.commit_offsets(group, changed)
+        except GroupNotFound:  # also of a broker that is new
+            admin.put_group(SubscriptionGroupConfig(group))
+            admin.commit_offsets(group, changed)
+
+    def _report(self, topic: str, before: str, error: Exception) -> None:
+        if str(error) != before:
+            _log.error("lake_round_failed", topic=topic, error=str(error))
+
+
+def _progress(table: LakeTable, state: LakeState) -> TableProgress:
+    snapshot, lost = table.iceberg.current_snapshot(), sum(gap.end - gap.begin for gap in state.gaps)
+    if snapshot is None:
+        return TableProgress(rows=0, files=0, lost=lost)
+
+    def total(key: str) -> int | None:
+        found = None if snapshot.summary is None else snapshot.summary.get(key)
+        return None if found is None else int(str(found))
+
+    return TableProgress(
+        rows=total("total-records"),
+        files=total("total-data-files"),
+        snapshot=snapshot.snapshot_id,
+        lost=lost,
+    )

@@ -1,0 +1,78 @@
+"""LakeProcessSettings: an entry of the key `lakes` of a topology."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Self
+
+from pydantic import AfterValidator, Field, field_validator, model_validator
+
+from actors.host.metrics.endpoint import MetricsSettings
+from jobs.lake.catalogs import LakeSettings, lake_settings
+
+_PATTERN = re.compile(r"[%|a-zA-Z0-9_*-]+")
+
+
+def _check_pattern(pattern: str) -> str:
+    if not _PATTERN.fullmatch(pattern):
+        raise ValueError(f"{pattern!r} is no topic: use letters, digits and %|_-, and * for any characters")
+    return pattern
+
+
+class LakeProcessSettings(MetricsSettings):
+    """Settings of a process that copies topics into Iceberg tables."""
+
+    topics: list[Annotated[str, AfterValidator(_check_pattern)]] = Field(min_length=1)
+    """The topics; `*` stands for any characters. System topics, retries and dead letters are not matched."""
+    warehouse: str = "lake"
+    """Directory (below RAYMQ_HOME, or absolute) or URI (`s3://…`) below which tables have their files."""
+    namespace: str = Field(default="raymq", pattern=r"^[A-Za-z0-9_]+$")
+    """Namespace of the tables in the catalog."""
+    freshness_s: float = Field(default=30.0, ge=0.1, allow_inf_nan=False)
+    """Seconds between the beginnings of two rounds, each of which is a commit if there are new messages."""
+    catalog: dict[str, str] = Field(default_factory=dict)
+    """PyIceberg's properties of the catalog; default: SQLite in `<warehouse>/catalog.db`. Secrets are given
+    as `file:PATH` or `env:NAME`.
+    """
+    retention_waits: bool = True
+    """Whether brokers keep log files until their messages are in the tables (`retention_waits_for`)."""
+    credentials_file: Path | None = None
+    """Absolute path of a file of mode 0600 with the keys of the user as which it reads
+    (`raymq user credentials`). The user needs the rights Sub and Get on the topics and on the group
+    `raymq-lake-N`.
+    """
+    nameservers: list[str] = Field(min_length=1)
+    """Addresses of the nameservers, `host:port`."""
+    cluster_name: str
+    """Name of the cluster."""
+    group: str
+    """Consumer group whose committed offsets are those of the tables."""
+    home: Path
+    """Directory of the cluster."""
+    data_dir: Path
+    """Directory in which the process keeps its target state."""
+
+    @field_validator("catalog", mode="before")
+    @classmethod
+    def _as_texts(cls, given: Any) -> Any:
+        """Return texts; an error of pydantic would show the value, which may be a secret."""
+        if not isinstance(given, Mapping):
+            text = "it must be a mapping, for example {type: rest, uri: https://…}"
+            raise ValueError(text)  # noqa: TRY004 - pydantic reports only these
+        return {str(key): str(value) for key, value in given.items()}
+
+    @model_validator(mode="after")
+    def _check_lake(self) -> Self:
+        assert self.lake is not None
+        if self.credentials_file is not None and not self.credentials_file.is_absolute():
+            raise ValueError(
+                f"credentials_file {self.credentials_file} is a relative path: use an absolute one"
+            )
+        return self
+
+    @property
+    def lake(self) -> LakeSettings:
+        """Where the tables are. Raises OptionInvalid."""
+        return lake_settings(self.warehouse, self.home, self.catalog, self.namespace)

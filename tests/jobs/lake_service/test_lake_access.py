@@ -1,0 +1,52 @@
+"""A lake reads as a user, with rights on its topics and its group."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from actors.wire.signing import Credentials, write_credentials
+from cluster.client import Admin, Producer
+from jobs.lake_service.lake_rounds import LakeRounds
+from tests.conftest import ClockAtRest
+from tests.jobs.conftest import ClusterThread
+from tests.jobs.lake_service.test_lake_rounds import GROUP, offsets_of, rows_of, settings_of
+
+
+def test_lake_needs_rights_on_its_topics_and_its_group(
+    tmp_path: Path, clock: ClockAtRest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inner, own = tmp_path / "inner.key", tmp_path / "lake.key"
+    write_credentials(inner, Credentials("inner", "inner-secret", is_inner=True))
+    write_credentials(own, Credentials("lake", "lake-secret"))
+
+    def sign_with(keys: Path) -> None:
+        monkeypatch.setenv("RAYMQ_CREDENTIALS", str(keys))
+
+    sign_with(inner)
+    running = ClusterThread(tmp_path / "stores", brokers=1, inner_credentials_file=inner)
+    try:
+        nameserver = running.cluster.nameserver_address
+        settings = settings_of(tmp_path, nameserver, topics=["orders"])
+        rounds = LakeRounds(settings, None, clock)
+        with Admin(nameserver) as admin, Producer(nameserver) as producer:
+            admin.create_topic("orders", queues=1)
+            producer.send("orders", b"1")
+            admin.put_user("lake", "lake-secret")
+            for resource, problem in (
+                ("Topic:other", "User:lake has no permission to get on topic 'orders'"),
+                ("Topic:orders", f"User:lake has no permission to get on group '{GROUP}'"),
+                (f"Group:{GROUP}", ""),
+            ):
+                admin.permit("lake", [resource], ["Sub", "Get"])
+                sign_with(own)
+                rounds.tick()
+                assert rounds.tables["orders"].problem.startswith(problem)
+                assert (rounds.tables["orders"].failures > 0) == bool(problem)
+                sign_with(inner)
+        assert rows_of(settings, "orders") == 1
+        ends, committed = offsets_of(nameserver, "orders")
+        assert committed == ends
+    finally:
+        running.stop()
