@@ -212,6 +212,19 @@ class BrokerSettings(AccessSettings, MetricsSettings):
     """Whether a popped message becomes a dead letter of its group when it was not acked after `retryMaxTimes`
     retries. If false, it is delivered again without limit: RocketMQ leaves this to consumers and proxies.
     """
+    priority_order_asc: Annotated[bool, LIVE] = Field(
+        default=True, validation_alias=_alias("priority_order_asc", "priorityOrderAsc")
+    )
+    """Whether a larger number is more urgent in topics of type PRIORITY; if false, queue 0 is the first."""
+    pop_from_retry_probability_for_priority: Annotated[int, LIVE] = Field(
+        default=0,
+        ge=0,
+        le=100,
+        validation_alias=_alias(
+            "pop_from_retry_probability_for_priority", "popFromRetryProbabilityForPriority"
+        ),
+    )
+    """Percentage of the pops of a topic of type PRIORITY that read its retry topic first instead of last."""
     refuse_mixed_request_modes: Annotated[bool, LIVE] = False
     """Whether a pull of a topic is refused that the group pops. Both begin at the same committed offsets, so
     such a group gets messages twice. If false, the broker only logs `mixed_request_modes`.

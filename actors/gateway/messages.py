@@ -33,6 +33,7 @@ from actors.gateway.proto.definition_pb2 import (
 from actors.gateway.statuses import RpcFailed, check_count
 from actors.wire.header import ITEMS_MAX
 from store.message.message import MessageExt
+from store.message.priority import priority_of
 from store.message.properties import MessageConst
 
 BODY_BYTES_MAX: Final = 4 * 1024 * 1024
@@ -67,21 +68,22 @@ def type_of(message: Message) -> MessageType:
         return DELAY
     if system.HasField("message_group"):
         return FIFO
-    return NORMAL
+    return PRIORITY if system.HasField("priority") else NORMAL
 
 
 def check_message(message: Message, now_ms: int) -> None:
     """Raise RpcFailed if a field of a message to send is missing or exceeds a limit.
 
-    Raises CallFailed if the message has a lite topic or a priority.
+    Raises CallFailed if the message has a lite topic.
     """
     system, size = message.system_properties, len(message.body)
     refuse_lite(system)
-    if system.HasField("priority") or system.message_type in (LITE, PRIORITY):
+    if system.message_type == LITE:
         raise CallFailed(
-            StatusCode.UNIMPLEMENTED,
-            "priorities and the message type LITE are not supported: send NORMAL, FIFO, DELAY or TRANSACTION",
+            StatusCode.UNIMPLEMENTED, "the message type LITE is not supported: send another one, such as FIFO"
         )
+    if system.priority < 0:
+        raise RpcFailed(Code.BAD_REQUEST, f"the priority is {system.priority}: it must be 0 or more")
     if not size:
         raise RpcFailed(Code.MESSAGE_BODY_EMPTY, "message body cannot be empty: send at least one byte")
     if size > BODY_BYTES_MAX:
@@ -240,6 +242,8 @@ def stored_properties(message: Message, producer_group: str) -> dict[str, str]:
         found[MessageConst.TIMER_DELIVER_MS] = str(system.delivery_timestamp.ToMilliseconds())
     if system.HasField("message_group"):
         found[MessageConst.SHARDING_KEY] = system.message_group
+    if system.HasField("priority"):
+        found[MessageConst.PRIORITY] = str(system.priority)
     if 0 < len(system.born_host) <= ID_CHARS_MAX and not _CONTROL.search(system.born_host):
         found[MessageConst.BORN_HOST] = system.born_host
     if system.HasField("trace_context") and "\x01" not in system.trace_context:
@@ -266,6 +270,8 @@ def message_of(record: MessageExt, resource: Resource) -> Message:
     system.message_type = _stored_type(properties)
     if MessageConst.SHARDING_KEY in properties:
         system.message_group = properties[MessageConst.SHARDING_KEY]
+    if (priority := priority_of(properties)) is not None:
+        system.priority = priority
     system.born_timestamp.FromMilliseconds(record.born_timestamp)
     system.born_host = properties.get(MessageConst.BORN_HOST, "").strip() or record.born_host.ip
     system.store_timestamp.FromMilliseconds(record.store_timestamp)
@@ -288,7 +294,9 @@ def _stored_type(properties: Mapping[str, str]) -> MessageType:
         return TRANSACTION
     if not _DELAYS.isdisjoint(properties):
         return DELAY
-    return FIFO if MessageConst.SHARDING_KEY in properties else NORMAL
+    if MessageConst.SHARDING_KEY in properties:
+        return FIFO
+    return NORMAL if priority_of(properties) is None else PRIORITY
 
 
 def _delivery_ms(record: MessageExt) -> int | None:

@@ -48,6 +48,7 @@ _TYPES: Final = {
     "FIFO": (MessageType.FIFO,),
     "DELAY": (MessageType.DELAY,),
     "TRANSACTION": (MessageType.TRANSACTION,),
+    "PRIORITY": (MessageType.PRIORITY,),
     "MIXED": _ALL_TYPES,
 }
 

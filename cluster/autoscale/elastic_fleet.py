@@ -268,4 +268,5 @@ def create_like_others(admin: Admin, topic: str, broker: str) -> None:
         read_queues=like.read_queue_nums,
         perm=like.perm,
         brokers=[broker],
+        attributes=like.attributes,
     )

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 from store.message.hosts import Host
 from store.message.message_id import offset_message_id
+from store.message.priority import PRIORITY_MAX, priority_of
 from store.message.properties import KEY_SEPARATOR, MessageConst
 
 UNKNOWN_HOST = Host("0.0.0.0", 0)
@@ -16,7 +17,7 @@ _TAGS, _KEYS, _UNIQ_KEY = MessageConst.TAGS, MessageConst.KEYS, MessageConst.UNI
 class Message:
     """A message to send: topic, body and properties.
 
-    As in RocketMQ, tags, keys, the delay level and the delivery time are stored as properties.
+    As in RocketMQ, tags, keys, the delay level, the delivery time and the priority are stored as properties.
 
     Raises:
         TypeError: Tags, keys, or the names or values of the properties are not strings.
@@ -39,6 +40,7 @@ class Message:
         delay_level: int = 0,
         delay_ms: int = 0,
         deliver_at_ms: int = 0,
+        priority: int | None = None,
     ) -> None:
         self.topic = topic
         self.body = body
@@ -57,6 +59,8 @@ class Message:
             self.delay_ms = delay_ms
         if deliver_at_ms:
             self.deliver_at_ms = deliver_at_ms
+        if priority is not None:
+            self.priority = priority
 
     @property
     def tags(self) -> str | None:
@@ -108,6 +112,17 @@ class Message:
     @deliver_at_ms.setter
     def deliver_at_ms(self, time_ms: int) -> None:
         self.properties[MessageConst.TIMER_DELIVER_MS] = str(time_ms)
+
+    @property
+    def priority(self) -> int | None:
+        """The priority, 0 or more, or None (property _SYS_MSG_PRIORITY_): a larger number is more urgent."""
+        return priority_of(self.properties)
+
+    @priority.setter
+    def priority(self, priority: int) -> None:
+        if type(priority) is not int or not 0 <= priority <= PRIORITY_MAX:
+            raise TypeError(f"priority is {priority!r}: give an integer from 0 to {PRIORITY_MAX:,}")
+        self.properties[MessageConst.PRIORITY] = str(priority)
 
     @property
     def uniq_key(self) -> str | None:

@@ -28,6 +28,13 @@ EPILOG = examples(
     "tail -f access.log | raymq send access",
     "raymq tail orders --from first --no-follow --json | raymq send orders-2 --json-lines",
 )
+Keys = Annotated[list[str] | None, typer.Option("--key", "-k", help="Message key; repeat for several.")]
+Priority = Annotated[
+    int | None,
+    typer.Option(
+        min=0, show_default=False, help="Priority in a topic of type PRIORITY; larger ones are first."
+    ),
+]
 # Sends in flight before the command waits for the first one.
 IN_FLIGHT = 1000
 
@@ -45,15 +52,14 @@ def command(
         Path | None,
         typer.Option("--file", "-f", exists=True, dir_okay=False, help="Send the content of this file."),
     ] = None,
-    key: Annotated[
-        list[str] | None, typer.Option("--key", "-k", help="Message key; repeat for several.")
-    ] = None,
+    key: Keys = None,
     tags: Annotated[str | None, typer.Option("--tags", "-t", help="Tag.")] = None,
     properties: Annotated[
         list[str] | None,
         typer.Option("--property", "-p", metavar="NAME=VALUE", help="Property; repeat for several."),
     ] = None,
     delay_level: Annotated[int, typer.Option(min=0, help="Delay level, 1 to 18.")] = 0,
+    priority: Priority = None,
     sharding_key: Annotated[
         str | None, typer.Option(help="Messages with the same sharding key go to one queue, in order.")
     ] = None,
@@ -76,6 +82,7 @@ def command(
             "keys": key or None,
             "properties": parse_pairs(properties or [], "--property"),
             "delay_level": delay_level,
+            "priority": priority,
         }
         where: dict[str, Any] = {
             "sharding_key": sharding_key,

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from cluster.cli.console import confirmed, open_admin
+from cluster.cli.console import confirmed, open_admin, parse_pairs
 from cluster.cli.options import NAMESERVER, AsJson, DryRun, Nameserver, Topic, Yes, examples
 from cluster.counted import counted
 from cluster.views import topics
@@ -53,6 +53,12 @@ def create(
     order: Annotated[
         bool | None, typer.Option("--order/--no-order", help="Mark as an order topic.", show_default=False)
     ] = None,
+    attributes: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--attribute", metavar="NAME=VALUE", help="Such as message.type=PRIORITY; repeat for several."
+        ),
+    ] = None,
     brokers: Brokers = None,
     nameserver: Nameserver = NAMESERVER,
     as_json: AsJson = False,
@@ -68,6 +74,7 @@ def create(
             perm=plan.perm,
             order=plan.order,
             brokers=brokers or None,
+            attributes=parse_pairs(attributes or [], "--attribute"),
         )
         names = route.brokers()
         what = f"{topic}: {counted(plan.queues, 'queue')} on each of {', '.join(names)}"

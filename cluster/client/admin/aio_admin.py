@@ -74,6 +74,7 @@ class Admin(OffsetAdmin, DeadLetterAdmin, AccessAdmin, RaftAdmin):
         perm: int = READ_WRITE,
         order: bool = False,
         brokers: Iterable[str] | None = None,
+        attributes: Mapping[str, str] | None = None,
     ) -> TopicRoute:
         """Create `topic`, or change it, and return its route.
 
@@ -86,13 +87,15 @@ class Admin(OffsetAdmin, DeadLetterAdmin, AccessAdmin, RaftAdmin):
             perm: Permission bits: 4 read, 2 write.
             order: True for RocketMQ's ordered topics.
             brokers: Names of the brokers; all brokers by default.
+            attributes: Attributes to set, such as `{"message.type": "PRIORITY"}`.
 
         Raises:
             BrokerRefused: A broker rejected the topic.
             DeadlineExceeded: The nameservers did not have the new route within `request_timeout_ms`.
         """
         reads = queues if read_queues is None else read_queues
-        header = CreateTopicHeader(topic, reads, queues, perm, order=order)
+        changes = ",".join(f"+{name}={value}" for name, value in (attributes or {}).items())
+        header = CreateTopicHeader(topic, reads, queues, perm, order=order, attributes=changes or None)
         addresses = await self._masters(brokers)
         for address in addresses.values():
             await self._call(address, RequestCode.UPDATE_AND_CREATE_TOPIC, header)

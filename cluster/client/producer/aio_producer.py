@@ -77,6 +77,7 @@ class Producer(AsyncFace[ProducerCore]):
         delay_level: int = 0,
         deliver_at: datetime | int | None = None,
         deliver_after: timedelta | int | None = None,
+        priority: int | None = None,
         timeout_ms: int | None = None,
     ) -> SendResult:
         """Send one message and return the queue and offset at which it is stored.
@@ -99,13 +100,14 @@ class Producer(AsyncFace[ProducerCore]):
             delay_level: Deliver the message after the delay of one of RocketMQ's levels, 1 to 18.
             deliver_at: Deliver it at this time: a datetime with a time zone, or milliseconds since the epoch.
             deliver_after: Deliver it after this time: a timedelta, or milliseconds.
+            priority: Priority, from 0 on, in a topic of type PRIORITY: pop consumers get larger ones first.
             timeout_ms: Deadline of this send, instead of the configured one.
 
         Raises MessageRejected, TopicNotFound, SendFailed, DeadlineExceeded and other errors of
         `cluster.client.errors`.
         """
         core = self._opened()
-        ready = as_message(message, body, tags, keys, properties)
+        ready = as_message(message, body, tags, keys, properties, priority)
         if delay_level or deliver_at is not None or deliver_after is not None:
             delay_message(ready, message, delay_level, deliver_at, deliver_after)
         choose = chooser(ready, sharding_key, queue, selector, argument)
@@ -160,13 +162,14 @@ class Producer(AsyncFace[ProducerCore]):
         delay_level: int = 0,
         deliver_at: datetime | int | None = None,
         deliver_after: timedelta | int | None = None,
+        priority: int | None = None,
     ) -> None:
         """Send one message without waiting for a response. The arguments are those of `send`.
 
         If the broker is unreachable or rejects the message, the message is lost without an error.
         """
         core = self._opened()
-        ready = as_message(message, body, tags, keys, properties)
+        ready = as_message(message, body, tags, keys, properties, priority)
         if delay_level or deliver_at is not None or deliver_after is not None:
             delay_message(ready, message, delay_level, deliver_at, deliver_after)
         choose = chooser(ready, sharding_key, queue, selector, argument)

@@ -56,6 +56,7 @@ def as_message(
     tags: str | None,
     keys: str | Sequence[str] | None,
     properties: dict[str, str] | None,
+    priority: int | None = None,
 ) -> Message:
     """Return `message` if it is a Message; else build one from the topic `message` and the other arguments.
 
@@ -64,11 +65,13 @@ def as_message(
     if isinstance(message, Message):
         if body is not None or tags is not None or keys is not None or properties is not None:
             raise ConfigInvalid("give either a Message, or a topic with body, tags, keys and properties")
+        if priority is not None:
+            raise ConfigInvalid("give either a Message with its priority, or a topic with body and priority")
         return with_owned_body(message)
     if body is None:
         raise ConfigInvalid(f"send to topic {message!r} without a body: give bytes or a string")
     try:
-        return Message(message, as_body(body), tags, keys, properties)
+        return Message(message, as_body(body), tags, keys, properties, priority=priority)
     except TypeError as error:
         raise ConfigInvalid(f"message to topic {message!r}: {error}") from error
 

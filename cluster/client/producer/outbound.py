@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import os
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TypeAlias
 
 import msgspec
@@ -30,6 +30,7 @@ from store.message.buffers import owned_bytes
 from store.message.compression import MAX_PLAIN_BYTES, compress
 from store.message.message import Message
 from store.message.message_id import UniqKeyGenerator
+from store.message.priority import overruled_by, priority_of
 from store.message.properties import MessageConst, properties_text, properties_texts
 from store.message.sys_flag import COMPRESSION_LZ4, COMPRESSION_ZLIB, COMPRESSION_ZSTD
 from store.message.validate import check_body, check_properties, check_topic
@@ -41,6 +42,7 @@ _ONE = int(RequestCode.SEND_MESSAGE_V2)
 _BATCH = int(RequestCode.SEND_BATCH_MESSAGE)
 
 _TIMES = {MessageConst.TIMER_DELAY_SEC, MessageConst.TIMER_DELAY_MS, MessageConst.TIMER_DELIVER_MS}
+_PRIORITY = f"{MessageConst.PRIORITY}\x01".encode()
 _COMPRESSIONS = {"zlib": COMPRESSION_ZLIB, "lz4": COMPRESSION_LZ4, "zstd": COMPRESSION_ZSTD}
 
 # Space for the properties that the broker adds: MSG_REGION, TRACE_ON and CLUSTER.
@@ -183,7 +185,9 @@ class OutboundFactory:
         new_ids = self.uniq_keys.next_block(len(messages)).keys(len(messages))
         body = _encode_ordinary(messages, new_ids, self._config.max_message_bytes, BROKER_PROPERTIES_BYTES)
         _encode_ordinary.count(len(messages))
-        return (body, new_ids) if body is not None else self._careful_batch_body(messages, topic, new_ids)
+        if body is None or _PRIORITY in body:
+            return self._careful_batch_body(messages, topic, new_ids)
+        return body, new_ids
 
     def _careful_batch_body(
         self, messages: Sequence[Message], topic: str, new_ids: list[str]
@@ -207,6 +211,8 @@ class OutboundFactory:
                 )
             if properties.get(MessageConst.DELAY, "0") != "0" or not _TIMES.isdisjoint(properties):
                 raise MessageInvalid("a batch contains a delayed message: send delayed messages one by one")
+            if MessageConst.PRIORITY in properties:
+                raise MessageInvalid("a batch contains a message with a priority: send such ones one by one")
             _check_flag(message)
             if not 0 < len(message.body) <= max_bytes:
                 check_body(message.body, max_bytes)
@@ -239,6 +245,8 @@ class OutboundFactory:
         properties = message.properties
         if MessageConst.TIMER_DELIVER_MS in properties:
             self._check_delivery(message)
+        if MessageConst.PRIORITY in properties:
+            _check_priority(properties)
         msg_id = properties.get(MessageConst.UNIQ_KEY)
         if msg_id is None:
             msg_id = self.uniq_keys.next()
@@ -260,6 +268,19 @@ class OutboundFactory:
         why = implausible(int(given), self._clock.wall_ms(), DELIVERY_AHEAD_MS)
         if why is not None:
             raise MessageInvalid(f"the delivery time {why}")
+
+
+def _check_priority(properties: Mapping[str, str]) -> None:
+    """Raise MessageInvalid if the broker would ignore the priority of a message, or remove it."""
+    if priority_of(properties) is None:
+        raise MessageInvalid(
+            f"the priority is {properties[MessageConst.PRIORITY]!r}: it must be an integer from 0 on"
+        )
+    if (other := overruled_by(properties)) is not None:
+        raise MessageInvalid(
+            f"the message has a priority and property {other}: delayed messages, transactions and messages "
+            "with a sharding key have no priority"
+        )
 
 
 def with_owned_body(message: Message) -> Message:

@@ -123,10 +123,11 @@ class Producer(BlockingFace[aio.Producer]):
         delay_level: int = 0,
         deliver_at: datetime | int | None = None,
         deliver_after: timedelta | int | None = None,
+        priority: int | None = None,
         timeout_ms: int | None = None,
     ) -> SendResult:
         opened = self._opened or self._open()
-        ready = as_message(message, body, tags, keys, properties)
+        ready = as_message(message, body, tags, keys, properties, priority)
         if delay_level or deliver_at is not None or deliver_after is not None:
             delay_message(ready, message, delay_level, deliver_at, deliver_after)
         choose = chooser(ready, sharding_key, queue, selector, argument)
@@ -156,6 +157,7 @@ class Producer(BlockingFace[aio.Producer]):
         delay_level: int = 0,
         deliver_at: datetime | int | None = None,
         deliver_after: timedelta | int | None = None,
+        priority: int | None = None,
         timeout_ms: int | None = None,
     ) -> Future[SendResult]:
         """Send one message as `send` does, but return a future of the result immediately.
@@ -164,7 +166,7 @@ class Producer(BlockingFace[aio.Producer]):
         order of the calls; a message that is retried may be stored after later ones.
         """
         opened = self._opened or self._open()
-        ready = as_message(message, body, tags, keys, properties)
+        ready = as_message(message, body, tags, keys, properties, priority)
         if delay_level or deliver_at is not None or deliver_after is not None:
             delay_message(ready, message, delay_level, deliver_at, deliver_after)
         choose = chooser(ready, sharding_key, queue, selector, argument)

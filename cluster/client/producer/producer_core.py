@@ -45,6 +45,7 @@ from cluster.client.transport.instance import ClientInstance
 from store.common.clock import Clock, SystemClock
 from store.message.message import Message, MessageExt
 from store.message.message_queue import MessageQueue
+from store.message.properties import MessageConst
 from store.message.recall_handle import RecallHandle
 from store.message.validate import check_group
 from store.store_errors import MessageInvalid
@@ -138,9 +139,12 @@ class ProducerCore:
     ) -> Send:
         """Call the `before_send` hooks, encode `message` and return the send.
 
-        Raises MessageRejected if the message is invalid, ConfigInvalid if `timeout_ms` is.
+        Raises MessageRejected if the message is invalid, ConfigInvalid if `timeout_ms` is, or if both the
+        caller and a priority choose the queue.
         """
         timeout_ms = self._timeout_ms(choose, timeout_ms)
+        if choose is not None and MessageConst.PRIORITY in message.properties:
+            raise ConfigInvalid("a priority is the queue: give no sharding_key, queue or selector with it")
         context = self.hooks.before([message], is_oneway=is_oneway)
         try:
             outbound = self.factory.message(message if context is None else context.messages[0])

@@ -31,8 +31,6 @@ def send(system: bytes) -> tuple[str, bytes]:
 REQUESTS = {
     "lite message": (send(field(21, LITE_TOPIC)), "orders/7"),
     "type LITE": (send(field(6, 5)), "LITE"),
-    "priority": (send(field(22, 0)), "priorities"),
-    "type PRIORITY": (send(field(6, 6)), "priorities"),
     "lite ack": (("AckMessage", GROUP + TOPIC + field(3, field(3, LITE_TOPIC))), "orders/7"),
     "lite change": (("ChangeInvisibleDuration", GROUP + TOPIC + field(6, LITE_TOPIC)), "orders/7"),
     "lite dead letter": (
@@ -44,7 +42,7 @@ REQUESTS = {
 }  # fmt: skip
 
 
-def test_lite_and_priority_requests_are_unimplemented(tmp_path: Path) -> None:
+def test_lite_requests_are_unimplemented(tmp_path: Path) -> None:
     async def story(client: GrpcClient) -> None:
         for name, ((method, request), cause) in REQUESTS.items():
             call = client.channel.unary_unary(SERVICE + method)

@@ -291,3 +291,17 @@ def test_java_sdk_shows_why_a_client_is_refused(tmp_path: Path, operation: str, 
         assert reason in shown
 
     with_gateway(tmp_path, story)
+
+
+@pytest.mark.extended
+def test_java_sdk_receives_urgent_messages_first(tmp_path: Path) -> None:
+    async def story(client: GrpcClient) -> None:
+        await client.create_topic("Urgent", "PRIORITY", queues=4)
+        await client.create_topic("Normal", "NORMAL")
+        program = [str(PROGRAMS / "java" / "Priorities.java"), client.cluster.gateway_address]
+        command = [str(java_program("java")), "-cp", java_jars(LITE_JAVA_SDK), *program]
+        output = await output_of(await started((command, {}), tmp_path))
+        assert "RECEIVED 33221100\n" in output, output
+        assert output.count("REFUSED\n") == 2, output
+
+    with_gateway(tmp_path, story)

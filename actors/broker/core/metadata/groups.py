@@ -7,7 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
+from msgspec.structs import replace
+
 from actors.broker.broker_settings import BrokerSettings
+from actors.broker.core.metadata.attributes import GROUP_ATTRIBUTES, apply_attribute_changes
 from actors.wire.bodies.routes import PERM_READ
 from actors.wire.codes import ResponseCode
 from actors.wire.remoting_errors import Refused
@@ -86,7 +89,10 @@ class Groups:
         return group
 
     def update(self, group: SubscriptionGroupConfig) -> None:
-        """Create the group or replace its settings. Raises Refused if its name is not valid."""
+        """Create the group or replace its settings; its `attributes` are changes to the existing ones.
+
+        Raises Refused if its name or an attribute is not valid.
+        """
         for _ in self.update_all([group]):
             pass
 
@@ -95,9 +101,8 @@ class Groups:
 
         Raises Refused in the first step if a group is not valid; then no group is changed.
         """
-        for group in groups:
-            _check(group)
-        for group in groups:
+        checked = [self._with_changes(group) for group in groups]
+        for group in checked:
             self._check_room(group.group_name)
             self.table.put(group)
             _log.info("group_config_changed", group=group.group_name)
@@ -113,6 +118,15 @@ class Groups:
         for name in changed_names(before, table.groups):
             self._on_change(name)
 
+    def _with_changes(self, group: SubscriptionGroupConfig) -> SubscriptionGroupConfig:
+        try:
+            check_group(group.group_name)
+        except MessageInvalid as error:
+            raise Refused(ResponseCode.INVALID_PARAMETER, error.remark) from error
+        old = self.table.groups.get(group.group_name)
+        current = None if old is None else old.attributes
+        return replace(group, attributes=apply_attribute_changes(GROUP_ATTRIBUTES, current, group.attributes))
+
     def _check_room(self, name: str) -> None:
         """Raise Refused if the group does not exist and the broker has as many groups as it may have."""
         if name not in self.table.groups and len(self.table.groups) >= self._settings.max_groups:
@@ -127,12 +141,3 @@ class Groups:
         if self.table.remove(name):
             _log.info("group_deleted", group=name)
             self._on_change(name)
-
-
-def _check(group: SubscriptionGroupConfig) -> None:
-    try:
-        check_group(group.group_name)
-    except MessageInvalid as error:
-        raise Refused(ResponseCode.INVALID_PARAMETER, error.remark) from error
-    for name in group.attributes:  # RocketMQ 5.3.3 supports no group attributes
-        raise Refused(ResponseCode.SYSTEM_ERROR, f"unsupported key: {name.lstrip('+-')}")

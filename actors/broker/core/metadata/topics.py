@@ -10,7 +10,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from actors.broker.broker_settings import BrokerSettings
-from actors.broker.core.metadata.topic_attributes import apply_attribute_changes
+from actors.broker.core.metadata.attributes import TOPIC_ATTRIBUTES, apply_attribute_changes
 from actors.wire.bodies.routes import PERM_INHERIT, PERM_READ, PERM_WRITE
 from actors.wire.codes import ResponseCode
 from actors.wire.remoting_errors import Refused
@@ -355,7 +355,8 @@ class Topics:
             )
         self._check_room(topic.topic_name)
         old = self.table.topics.get(topic.topic_name)
-        attributes = apply_attribute_changes(None if old is None else old.attributes, topic.attributes)
+        current = None if old is None else old.attributes
+        attributes = apply_attribute_changes(TOPIC_ATTRIBUTES, current, topic.attributes)
         return replace(topic, attributes=attributes)
 
     def replace_all(self, table: TopicConfigTable) -> list[str]:

@@ -21,7 +21,8 @@ from store.message.record import RecordDraft
 class SendDraft:
     """One message before its append.
 
-    The response to the sender has the queue of the request, even if an interceptor redirects the record.
+    The response to the sender has the queue of the request, even if an interceptor redirects the record; a
+    field `queueId` in `response_fields` replaces it.
     """
 
     header: SendMessageHeader

@@ -54,7 +54,7 @@ class PropertyWriter:
             Refused: the encoded properties exceed MAX_PROPERTIES_BYTES.
         """
         if _may_have_removable(text):
-            text = _without(text, _NOT_OF_CLIENTS)
+            text = without(text, _NOT_OF_CLIENTS)
         uniq_key = uniq_key_of(text)
         encoded = text.encode("utf-8", "replace")
         if encoded and encoded[-1] != _END:
@@ -133,10 +133,11 @@ def batch_properties(text: str) -> dict[str, str]:
 
 def dead_letter_properties(text: str) -> str:
     """Return the property string with DELAY set to -1, as RocketMQ does for dead letters."""
-    return f"{_without(text, (_DELAY,))}{_DELAY}-1\x02"
+    return f"{without(text, (_DELAY,))}{_DELAY}-1\x02"
 
 
-def _without(text: str, starts: tuple[str, ...]) -> str:
+def without(text: str, starts: tuple[str, ...]) -> str:
+    """Return a property string without the pairs that begin with one of `starts`."""
     return "".join(f"{pair}\x02" for pair in text.split("\x02") if pair and not pair.startswith(starts))
 
 

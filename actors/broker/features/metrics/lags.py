@@ -26,12 +26,14 @@ from typing import NamedTuple
 
 from actors.broker.core.group.group_progress import GroupProgress
 from actors.broker.core.loop.reads import Reads
+from actors.broker.core.metadata.attributes import is_priority_topic
 from actors.broker.core.metadata.tables import BrokerTables
 from actors.broker.core.metric_labels import GROUP_LABELS, of_group
 from actors.host.figures import Figure, Kind, Sample
 from actors.wire.header import I64_MAX
 from actors.wire.remoting_errors import Refused
 from store.common.clock import NS_PER_MS, Clock
+from store.message.topic_config import TopicConfig
 from store.message_store import MessageStore
 from store.store_errors import StoreError
 
@@ -63,6 +65,9 @@ class Lag(NamedTuple):
     """Store time of the oldest message; None without one, or if its record cannot be read."""
     ready_ms: int | None
     """The same of the oldest message that is not delivered yet."""
+    by_priority: Sequence[int | None] | None
+    """The store time of the oldest unacknowledged message of each priority, 0 if all are acknowledged; None
+    if the topic has no priorities."""
 
 
 Place = tuple[str, int, int]
@@ -110,14 +115,15 @@ class Lags:
                 await self._pause()
                 config = self._tables.topics.find(topic)
                 if config is not None and self._progress.keeps_offsets(group):
-                    lag = await self._lag(topic, group, config.read_queue_nums)
+                    lag = await self._lag(config, group)
                     computed += [] if lag is None else [lag]
             self._known, self._seen = self._seen, {}
             self._computed, end_ns = computed, self._clock.monotonic_ns()
             kept_ns = max((end_ns - begin_ns) * KEPT_FACTOR, LAGS_KEPT_NS)
             self._next_ns = end_ns + min(kept_ns, LAGS_KEPT_MAX_NS)
 
-    async def _lag(self, topic: str, group: str, queues: int) -> Lag | None:
+    async def _lag(self, config: TopicConfig, group: str) -> Lag | None:
+        topic, queues = config.topic_name, config.read_queue_nums
         offsets, in_flight, ready = self._tables.offsets, 0, 0
         committed, pulled, claimed = offsets.of_group(group, topic), offsets.pulled, offsets.claimed
         acknowledged_to: list[_Rest] = []
@@ -144,7 +150,12 @@ class Lags:
                 delivered_to.append((end - delivered, queue_id, delivered))
         unacknowledged_ms = await self._oldest_ms(topic, acknowledged_to)
         ready_ms = await self._oldest_ms(topic, delivered_to) if in_flight else unacknowledged_ms
-        return Lag(topic, group, in_flight, ready, unacknowledged_ms, ready_ms)
+        by_priority: list[int | None] | None = None
+        if is_priority_topic(config):
+            by_priority = [0] * queues
+            for rest in acknowledged_to:
+                by_priority[rest[1]] = await self._oldest_ms(topic, (rest,))
+        return Lag(topic, group, in_flight, ready, unacknowledged_ms, ready_ms, by_priority)
 
     async def _begin(self, group: str, topic: str, queue_id: int) -> int | None:
         await self._pause()
@@ -258,4 +269,18 @@ def lag_figures(lags: Lags, tables: BrokerTables, clock: Clock) -> Sequence[Figu
             "rocketmq_consumer_queueing_latency_milliseconds",
             "Age of the oldest message that was not delivered to the group.",
         ),
+        Figure(
+            "lag_latency_by_priority", Kind.GAUGE, "ms", partial(_ages_by_priority, lags, tables, clock),
+            "Age of the oldest message of each priority that the group has not acknowledged.",
+            (*GROUP_LABELS, "priority"), metric="raymq_priority_lag_latency_seconds", refresh=lags.refresh,
+        ),
     )  # fmt: skip
+
+
+def _ages_by_priority(lags: Lags, tables: BrokerTables, clock: Clock) -> Iterator[Sample]:
+    now_ms = clock.wall_ms()
+    for lag in lags:
+        for priority, first_ms in enumerate(lag.by_priority or ()):
+            if first_ms is not None:  # unknown is not 0
+                age_ms = max(now_ms - first_ms, 0) if first_ms else 0
+                yield Sample((*of_group(tables.topics, lag.topic, lag.group), str(priority)), age_ms)

@@ -17,6 +17,7 @@ from actors.broker.features.pop.orders import Orders
 from actors.broker.features.pop.pop_counts import PopCounts
 from actors.broker.features.pop.pop_reader import PopReader
 from actors.broker.features.pop.pop_requests import PopRequests
+from actors.broker.features.pop.priorities import Priorities
 from actors.broker.features.pop.retries import Retries
 from actors.broker.features.pop.revive_log import ReviveLog
 from actors.broker.features.pop.reviver import Reviver
@@ -42,8 +43,9 @@ def build_pop(parts: BrokerParts) -> Capability:
     reviver = Reviver(store, loop.reads, offsets, claims, log, retries, waits.wake, loop.server.request_tick)
     offsets.acked.before_log(reviver.record)
     revive_log = ReviveLog(settings, store, loop.reads, offsets, clock, log, reviver, waits.wake, counts)
+    priorities = Priorities(settings, tables, parts.rng)
     pop_reader = PopReader(
-        settings, store, reader, parts.groups.progress, topics, offsets, claims, orders, clock
+        settings, store, reader, parts.groups.progress, topics, offsets, claims, orders, priorities, clock
     )
     requests = PopRequests(settings, reader, loop.reads, topics, pop_reader, waits, parts.popping, clock)
     acks = PopAcks(settings, store, topics, offsets, claims, orders, log, revive_log, clock)
@@ -57,6 +59,7 @@ def build_pop(parts: BrokerParts) -> Capability:
     master, supervisor = frozenset({Role.MASTER}), parts.supervisor
     return Capability(
         rows=(*requests.rows(), *acks.rows()),
+        interceptors=(priorities,),
         services=(
             RoleService("revive-log", master, revive_log.start, revive_log.stop),
             RoleService("pop-claims", master, _nothing, reviver.stop),

@@ -23,6 +23,7 @@ from actors.broker.core.reading.queue_reader import QueueReader, ReadLimits
 from actors.broker.core.sending.moved import moved
 from actors.broker.features.pop.claims import ClaimQueue, Claims
 from actors.broker.features.pop.orders import Orders
+from actors.broker.features.pop.priorities import Priorities
 from actors.broker.features.pop.waiting import WaitingPop
 from actors.wire.bodies.pops import (
     ClaimedQueue,
@@ -97,6 +98,7 @@ class PopReader:
         offsets: ConsumerOffsets,
         claims: Claims,
         orders: Orders,
+        priorities: Priorities,
         clock: Clock,
     ) -> None:
         self._settings = settings
@@ -107,6 +109,7 @@ class PopReader:
         self._offsets = offsets
         self._claims = claims
         self._orders = orders
+        self._priorities = priorities
         self._clock = clock
         self._numbers = count()
         self._next_report_ns = 0
@@ -121,11 +124,13 @@ class PopReader:
         Raises Refused if its topic does not exist or is not readable.
         """
         topic, group = request.topic, request.group
-        queues = self._topics.for_pulling(topic).read_queue_nums
-        number = next(self._numbers)
+        config = self._topics.for_pulling(topic)
+        queues, number, by_priority = config.read_queue_nums, next(self._numbers), None
         if request.queue_id >= 0:
             self._reader.check_queue(topic, request.queue_id)
             chosen: Iterable[int] = (request.queue_id,)
+        elif not request.order and (by_priority := self._priorities.of_pop(config, group)):
+            chosen = by_priority[0]
         else:
             first = number % max(queues, 1)
             chosen = (*range(first, queues), *range(first))
@@ -134,7 +139,8 @@ class PopReader:
         if request.order or topic.startswith(RETRY_TOPIC_PREFIX):
             return found
         retries = list(self._retry_sources(topic, group, number))
-        return retries + found if number % RETRY_FIRST_EVERY == 0 else found + retries
+        retries_first = by_priority[1] if by_priority else number % RETRY_FIRST_EVERY == 0
+        return retries + found if retries_first else found + retries
 
     def can_read(self, sources: Iterable[PopSource]) -> bool:
         """Return True if a queue has messages that are dispatched already."""

@@ -64,3 +64,21 @@ def test_group_of_a_retry_topic_is_an_existing_one(clock) -> None:
         "%RETRY%unknown_topic": "unknown_topic",
     }.items():
         assert groups.of_retry_topic(topic) == group, topic
+
+
+def test_group_attributes_are_changed_individually(clock) -> None:
+    groups, _ = groups_of(clock)
+    groups.update(SubscriptionGroupConfig("G", attributes={"+priority.factor": "80"}))
+    groups.update(SubscriptionGroupConfig("G", retry_max_times=3))
+    assert groups.get("G").attributes == {"priority.factor": "80"}
+    groups.update(SubscriptionGroupConfig("G", attributes={"priority.factor": "0"}))
+    assert groups.get("G").attributes == {"priority.factor": "0"}
+    for changes, remark in (
+        ({"+priority.factor": "101"}, "value is not in range(0, 100)"),
+        ({"+nosuch": "1"}, "unsupported key: nosuch"),
+    ):
+        with pytest.raises(Refused) as refused:
+            groups.update(SubscriptionGroupConfig("G", attributes=changes))
+        assert refused.value.remark == remark
+    groups.update(SubscriptionGroupConfig("G", attributes={"-priority.factor": ""}))
+    assert groups.get("G").attributes == {}

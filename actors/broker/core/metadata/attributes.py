@@ -1,4 +1,4 @@
-"""Topic attributes: valid names and values, and changes to them (RocketMQ TopicAttributes, AttributeUtil).
+"""Attributes of topics and groups: valid names and values, and changes to them (RocketMQ AttributeUtil).
 
 A change has the key `+name`, which sets the attribute, or `-name`, which removes it. A name without a sign,
 as in exported tables, sets the attribute.
@@ -7,28 +7,45 @@ as in exported tables, sets the attribute.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Final, NamedTuple
 
 from actors.wire.codes import ResponseCode
 from actors.wire.remoting_errors import Refused
+from store.message.topic_config import TopicConfig
+
+
+class Attribute(NamedTuple):
+    """The valid values of one attribute: one of `choices`, or else a number in `numbers`."""
+
+    choices: tuple[str, ...] = ()
+    numbers: range = range(0)
+    is_fixed: bool = False
+    """True if it cannot be changed after the creation."""
+
 
 MESSAGE_TYPE = "message.type"
 RESERVE_TIME = "reserve.time"
-# In the order of RocketMQ's error remark.
-_CHOICES = {
-    MESSAGE_TYPE: ("UNSPECIFIED", "TRANSACTION", "FIFO", "MIXED", "DELAY", "NORMAL"),
-    "queue.type": ("SimpleCQ", "BatchCQ"),
-    "cleanup.policy": ("DELETE", "COMPACTION"),
+PRIORITY_FACTOR = "priority.factor"
+PRIORITY_FACTOR_MAX: Final = 100
+# The choices are in the order of RocketMQ's error remark.
+TOPIC_ATTRIBUTES: Final = {
+    MESSAGE_TYPE: Attribute(("UNSPECIFIED", "MIXED", "TRANSACTION", "PRIORITY", "FIFO", "DELAY", "NORMAL")),
+    RESERVE_TIME: Attribute(numbers=range(-1, 1 << 63)),
+    "queue.type": Attribute(("SimpleCQ", "BatchCQ"), is_fixed=True),
+    "cleanup.policy": Attribute(("DELETE", "COMPACTION"), is_fixed=True),
 }
-_FIXED = frozenset({"queue.type", "cleanup.policy"})
-_NOT_OFFERED = frozenset({"BatchCQ", "COMPACTION"})
-_LONG = range(-1, 1 << 63)
+GROUP_ATTRIBUTES: Final = {PRIORITY_FACTOR: Attribute(numbers=range(PRIORITY_FACTOR_MAX + 1))}
+_NOT_OFFERED: Final = frozenset({"BatchCQ", "COMPACTION"})
 
 
-def apply_attribute_changes(current: Mapping[str, str] | None, changes: Mapping[str, str]) -> dict[str, str]:
-    """Return a topic's attributes after `changes`.
+def apply_attribute_changes(
+    known: Mapping[str, Attribute], current: Mapping[str, str] | None, changes: Mapping[str, str]
+) -> dict[str, str]:
+    """Return the attributes of a topic or group after `changes`.
 
     Args:
-        current: the topic's attributes by name, or None for a new topic.
+        known: TOPIC_ATTRIBUTES or GROUP_ATTRIBUTES.
+        current: the attributes by name, or None for a new topic or group.
         changes: new values by signed name; the value of a removal is ignored.
 
     Raises:
@@ -47,33 +64,38 @@ def apply_attribute_changes(current: Mapping[str, str] | None, changes: Mapping[
             raise _refused(f"only add attribute is supported while creating topic. key: {name}")
         if is_removal and name not in result:
             raise _refused(f"attempt to delete a nonexistent key: {name}")
-        if name not in _CHOICES and name != RESERVE_TIME:
+        if name not in known:
             raise _refused(f"unsupported key: {name}")
-        if current is not None and name in _FIXED:
+        if current is not None and known[name].is_fixed:
             raise _refused(f"attempt to update an unchangeable attribute. key: {name}")
         if is_removal:
             del result[name]
         else:
-            _check(name, value)
+            _check(name, known[name], value)
             result[name] = value
     return result
 
 
-def _check(name: str, value: str) -> None:
-    choices = _CHOICES.get(name)
-    if choices is not None and value not in choices:
+def is_priority_topic(topic: TopicConfig) -> bool:
+    """Return True if the ids of the topic's queues are priorities."""
+    return topic.attributes.get(MESSAGE_TYPE) == "PRIORITY"
+
+
+def _check(name: str, attribute: Attribute, value: str) -> None:
+    choices, numbers = attribute.choices, attribute.numbers
+    if choices and value not in choices:
         raise _refused(f"value is not in set: [{', '.join(choices)}]")
     if value in _NOT_OFFERED:
         raise _refused(f"topic attribute {name}={value} is not supported by this broker: leave it out")
     if name == MESSAGE_TYPE and value == "MIXED":
         raise Refused(ResponseCode.INVALID_PARAMETER, "MIXED message type is not supported.")
-    if name == RESERVE_TIME:
+    if numbers:
         try:
-            is_long = int(value) in _LONG
+            is_valid = int(value) in numbers
         except ValueError:
             raise _refused(f'For input string: "{value}"') from None
-        if not is_long:
-            raise _refused(f"value is not in range({_LONG.start}, {_LONG.stop - 1})")
+        if not is_valid:
+            raise _refused(f"value is not in range({numbers.start}, {numbers.stop - 1})")
 
 
 def _refused(remark: str) -> Refused:
