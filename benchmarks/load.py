@@ -84,13 +84,15 @@ def run_load(
     profile: str,
     nameserver: str,
     broker: str,
-    broker_pid: int,
+    broker_pids: Sequence[int],
     load: Load,
     numbers: Mapping[str, int],
     home: Path,
     jvm: Sequence[str] = (),
 ) -> Figures:
     """Run the load's program against the broker at `broker` and return its results.
+
+    Without `broker`, the topic must exist, and the turns of the brokers are not counted.
 
     `profile` is the Maven profile of the Java client, `jvm` are further options of its JVM. `numbers` are
     added to the arguments of the load; among them are `warmup` and `seconds`, the durations of the warm-up
@@ -115,7 +117,7 @@ def run_load(
     )
     if load.numbers.get("pop"):
         _set_pop_mode(nameserver, broker, numbers["queues"])
-    return run_program(command, home, (broker_pid,), load, broker)
+    return run_program(command, home, broker_pids, load, broker)
 
 
 def _set_pop_mode(nameserver: str, broker: str, queues: int) -> None:

@@ -18,7 +18,6 @@ from cluster.control.session.ray_head import free_port, marked_processes, read_r
 from cluster.paths import HOME_ENV
 from tests.compat.peers import Deployment
 
-BROKER_NAME = "broker-a"
 COMMAND_TIMEOUT_S = 300
 RAY_OBJECT_STORE_BYTES = 209_715_200
 MIB = 1024 * 1024
@@ -31,7 +30,9 @@ class TopologyFailed(Exception):
 class RayMQOnRay(Deployment):
     """A cluster of one nameserver, one rebalancer and one broker, or a master and a slave, as Ray actors."""
 
-    def __init__(self, root: Path, flush: str, replication: str = "", *, has_gateway: bool = False) -> None:
+    def __init__(
+        self, root: Path, flush: str, replication: str = "", *, has_gateway: bool = False, brokers: int = 1
+    ) -> None:
         """Store the arguments; `start` starts the cluster.
 
         Args:
@@ -39,12 +40,14 @@ class RayMQOnRay(Deployment):
             flush: flush mode of the brokers, async or sync.
             replication: async or sync for a master with one slave; empty for one broker.
             has_gateway: start a gateway, too.
+            brokers: number of brokers, broker-a, broker-b, …; the properties are those of the first.
         """
         self._root = root
         self._file = root / "topology.yaml"
         self._flush = flush
         self._replication = replication
         self._has_gateway = has_gateway
+        self._brokers = brokers
         self._actors: Mapping[str, Mapping[str, Any]] = {}
 
     @property
@@ -63,6 +66,18 @@ class RayMQOnRay(Deployment):
         return int(self._of_kind("broker")["process"])
 
     @property
+    def actor_pids(self) -> Mapping[str, int]:
+        """PID of each actor, by the name of the actor."""
+        return {name: int(actor["process"]) for name, actor in self._actors.items()}
+
+    @property
+    def ray_pids(self) -> list[int]:
+        """PIDs of all processes of the Ray session; the actors are among them."""
+        record = read_record(self._root)
+        assert record is not None, "Ray was not started"
+        return [process.pid for process in marked_processes(record.mark)]
+
+    @property
     def gateway_address(self) -> str:
         """Address of the gateway, host:port."""
         return str(self._of_kind("gateway")["address"])
@@ -75,12 +90,10 @@ class RayMQOnRay(Deployment):
     def other_anonymous_mib(self) -> Mapping[str, float]:
         """Return the RssAnon in MiB of each actor except the broker, and the total of Ray's processes."""
         kinds = {int(actor["process"]): str(actor["kind"]) for actor in self._actors.values()}
-        record = read_record(self._root)
-        assert record is not None, "Ray was not started"
         found = dict.fromkeys([*kinds.values(), "ray"], 0.0)
-        for process in marked_processes(record.mark):
+        for pid in self.ray_pids:
             with suppress(OSError):  # the process has exited meanwhile
-                found[kinds.get(process.pid, "ray")] += anonymous_bytes(process.pid) / MIB
+                found[kinds.get(pid, "ray")] += anonymous_bytes(pid) / MIB
         del found["broker"]
         return found
 
@@ -97,14 +110,13 @@ class RayMQOnRay(Deployment):
         self._raymq("down")
 
     def _topology(self) -> Mapping[str, object]:
-        broker: dict[str, object] = {"name": BROKER_NAME, "listen_port": 0}
-        if self._replication:
-            broker |= {"replicas": 2, "replication": self._replication, "replicas_on_one_node": True}
+        of_pair = {"replicas": 2, "replication": self._replication, "replicas_on_one_node": True}
+        broker: dict[str, object] = {"listen_port": 0, **(of_pair if self._replication else {})}
         return {
             "cluster": "DefaultCluster",
             "flush": self._flush,
             "nameservers": [{"listen_port": 0}],
-            "brokers": [broker],
+            "brokers": [{"name": f"broker-{chr(ord('a') + n)}", **broker} for n in range(self._brokers)],
             "rebalancers": [{"listen_port": 0}],
             "gateways": [{"listen_port": 0}] if self._has_gateway else [],
             "ray": {

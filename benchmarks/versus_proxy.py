@@ -154,7 +154,7 @@ def _run_load(kit: JavaKit, peer: Deployment, name: str, options: argparse.Names
         numbers["messages"] = options.messages
     load = LOADS["java-pop" if name == "java-pop" else "java-producer"]
     return run_load(
-        kit, CLIENT, peer.nameserver_address, peer.broker_address, peer.broker_pid, load, numbers, home
+        kit, CLIENT, peer.nameserver_address, peer.broker_address, (peer.broker_pid,), load, numbers, home
     )
 
 

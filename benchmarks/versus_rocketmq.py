@@ -173,7 +173,7 @@ def _run(kit: JavaKit, peer: Deployment, case: Case, options: argparse.Namespace
         RELEASES[options.rocketmq].client,
         peer.nameserver_address,
         peer.broker_address,
-        peer.broker_pid,
+        (peer.broker_pid,),
         LOADS[case.load],
         _numbers(options),
         root / "client",

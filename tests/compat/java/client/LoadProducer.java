@@ -112,7 +112,10 @@ public final class LoadProducer {
         producer.setInstanceName(Long.toString(System.currentTimeMillis()));
         producer.setCompressMsgBodyOverHowmuch(Integer.MAX_VALUE);
         producer.start();
-        Topics.create(producer, arguments.text("broker"), topic, arguments.number("queues", 8), 6);
+        String broker = arguments.text("broker", ""); // none: the topic exists already
+        if (!broker.isEmpty()) {
+            Topics.create(producer, broker, topic, arguments.number("queues", 8), 6);
+        }
 
         List<Sender> senders = new ArrayList<>();
         for (int i = 0; i < arguments.number("threads", 32); i++) {
