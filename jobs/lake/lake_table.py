@@ -51,6 +51,7 @@ from pyiceberg.types import (
 
 from jobs.job_errors import CommitConflict, LakeInvalid, LakeUnavailable, OptionInvalid
 from jobs.lake.catalogs import lake_errors, table_name
+from jobs.reading.table_files import TABLE_COLUMNS
 from store.message.message_queue import MessageQueue
 
 TOPIC, ERRORS_OF = "raymq.topic", "raymq.errors-of"
@@ -72,19 +73,7 @@ _SCHEMA = Schema(
 """The columns of each message. The body, or the decoded columns, follow."""
 MESSAGE_COLUMNS = tuple(each.name for each in _SCHEMA.fields)
 _BY_DAY = PartitionSpec(PartitionField(5, 1000, DayTransform(), f"{STORE_TIME}_day"))
-READ_COLUMNS = {
-    "broker": "brokerName",
-    "queue": "queueId",
-    "offset": "queueOffset",
-    "commit_log_offset": "commitLogOffset",
-    STORE_TIME: "storeTimestamp",
-    "born_time": "bornTimestamp",
-    "tags": "tags",
-    "keys": "keys",
-    "reconsume_times": "reconsumeTimes",
-    "properties": "properties",
-    BODY: BODY,
-}
+READ_COLUMNS = {column: name for name, column in TABLE_COLUMNS.items()}
 """Column of the table → column of `read_queue` (`jobs.reading.schema`)."""
 
 NO_RETRIES = {"commit.retry.num-retries": "0"}

@@ -37,7 +37,7 @@ def place_read(plan: ReadPlan, ray_options: Mapping[str, Any]) -> Sequence[tuple
         of_nodes.setdefault(nodes.get(each.location.node_ip), []).append(each)
     parts = []
     for node, ranges in of_nodes.items():
-        part, options = replace(plan, ranges=ranges), dict(ray_options)
+        part, options = replace(plan, ranges=ranges, tables=()), dict(ray_options)
         if blocks := options.get("override_num_blocks"):
             options["override_num_blocks"] = max(round(blocks * part.message_count / plan.message_count), 1)
         if node is not None:
@@ -45,6 +45,8 @@ def place_read(plan: ReadPlan, ray_options: Mapping[str, Any]) -> Sequence[tuple
                 "scheduling_strategy": NodeAffinitySchedulingStrategy(node, soft=True)
             }
         parts.append((part, options))
+    if plan.tables:
+        parts.append((replace(plan, ranges=()), dict(ray_options)))
     return parts or [(plan, dict(ray_options))]
 
 

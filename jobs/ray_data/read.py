@@ -27,6 +27,7 @@ from jobs.job_errors import OffsetsInvalid, OptionInvalid
 from jobs.option_values import INTEGER, as_choice, as_flag, refuse_unknown
 from jobs.ray_data.placement import place_read
 from jobs.reading.chunk import MICROSECONDS, TIMESTAMPS
+from jobs.reading.options.lake_options import parse_lake
 from jobs.reading.options.read_options import Edge, ReadOptions, parse_replica, parse_start
 from jobs.reading.options.topics import TopicNames, parse_topics
 from jobs.reading.plan import ReadPlan, plan_read
@@ -34,7 +35,6 @@ from jobs.reading.reader import SplitsReader
 from jobs.reading.row_filters import MODES
 from jobs.reading.schema import resolve_columns
 from jobs.reading.selection import parse_selector
-from jobs.reading.splits import cut_splits
 from jobs.reading.starting_offsets import EARLIEST, LATEST, Offsets, parse_offsets
 from jobs.reading.times import Times, parse_times
 from store.kernels.arrow import ALL_FIELDS
@@ -48,6 +48,8 @@ _RAY_OPTIONS = tuple(
     for name, each in signature(ray.data.read_datasource).parameters.items()
     if each.kind is Parameter.KEYWORD_ONLY
 )
+_NO_MESSAGE = "latest"
+"""As in `read_kafka`, read nothing from queues without a message at `start_offset`."""
 _TASK_MESSAGES = 100_000
 """Number of messages of a read task, if the caller does not set the number of tasks."""
 _ROW_BYTES = 256
@@ -70,21 +72,21 @@ def read_dataset(
     fail_on_data_loss: bool = True,
     map_files: bool = True,
     replica: Replica = "master",
+    lake: Literal["only", "with_tail"] | None = None,
+    warehouse: str | None = None,
+    catalog: Mapping[str, str] | None = None,
+    where: str | None = None,
     **ray_options: Any,
 ) -> ray.data.Dataset:
-    """Read the confirmed messages of a topic as a dataset with one row per message (`jobs.reading.schema`).
-
-    The offset ranges are fixed when this function returns: messages stored later are not read.
+    """Read the messages that are confirmed now as a dataset with one row each (`jobs.reading.schema`).
 
     Args:
-        topic: The topic to read, or a list of topics.
-        topic_pattern: Instead of `topic`, a regular expression for full names of topics.
+        topic, topic_pattern: The topic, a list of topics, or a regular expression for their full names.
         nameservers: "host:port;host:port", a list, or None for the value of the environment or the default.
         trigger: As in `ray.data.read_kafka`; only "once" is supported.
-        start_offset: "earliest", "latest", an offset for all queues, a datetime (store time of the first
-            message; UTC if it has no time zone), or {"topic": {"broker": {queue id: offset}}}. Queues that
-            are not listed start at "earliest". "group:NAME": see `jobs.commit_read`.
-        end_offset: End of the read (exclusive), in the same forms. Queues not listed end at "latest".
+        start_offset: "earliest", "latest", an offset, a datetime (store time; UTC without a time zone),
+            "group:NAME" (see `jobs.commit_read`), or {"topic": {"broker": {queue id: offset}}}.
+        end_offset: End of the read (exclusive), in the same forms. Unlisted queues are read as a whole.
         columns: The columns to read; all by default.
         tags, sql: Read only messages with one of these tags ("a || b"), or that match a SQL92 expression.
         mode: If a body cannot be decompressed: keep the stored bytes, drop the message, or fail.
@@ -92,6 +94,7 @@ def read_dataset(
         fail_on_data_loss: Fail with `DataLoss` if requested offsets do not exist. False: log and skip them.
         map_files: Run tasks on the brokers' nodes, if possible, and map the stores' files. False: fetch.
         replica: "any": of a broker without a master, read what its slave has; see docs/replication.md.
+        lake, warehouse, catalog, where: Read history from the Iceberg table of the topic (docs/lake.md).
         ray_options: Options of `ray.data.read_datasource`; `override_num_blocks` is 1 per 100,000 messages.
 
     Raises:
@@ -99,19 +102,18 @@ def read_dataset(
         ClientError: The topic does not exist, or a broker has no master or cannot be reached.
     """
     _check_trigger(trigger)
-    options = ReadOptions(  # as in read_kafka, read nothing from queues without a message at start_offset
+    options = ReadOptions(
         _topics(topic, topic_pattern),
         _start(start_offset),
         _edge(END_OFFSET, end_offset, LATEST),
         nameservers,
-        strategy="latest",
-        columns=resolve_columns(columns),
-        selector=parse_selector(tags, sql),
-        committed=as_flag("committed", committed),
-        fail_on_data_loss=as_flag("fail_on_data_loss", fail_on_data_loss),
-        map_files=as_flag("map_files", map_files),
+        _NO_MESSAGE,
+        resolve_columns(columns),
+        parse_selector(tags, sql),
+        **_flags(committed=committed, fail_on_data_loss=fail_on_data_loss, map_files=map_files),
         mode=as_choice("mode", mode, MODES),
         replica=parse_replica(replica),
+        lake=parse_lake(lake, warehouse, catalog, where),
     )
     return _planned_dataset(options, ray_options)
 
@@ -146,9 +148,10 @@ class QueueDatasource(Datasource):
         options = self._plan.options
         schema = arrow_schema(options.columns)
         # The number of rows is unknown if the read may skip messages.
-        is_exact = options.fail_on_data_loss and not options.committed and options.selector == ALL_MESSAGES
+        is_whole = not options.committed and options.selector == ALL_MESSAGES and options.lake is None
+        is_exact = options.fail_on_data_loss and is_whole
         tasks = []
-        for split in cut_splits(self._plan.ranges, max(parallelism, 1)):
+        for split in self._plan.splits(max(parallelism, 1)):
             reader = self._plan.reader([split])
             rows = split.message_count if is_exact else None
             size_bytes = split.message_count * _ROW_BYTES
@@ -179,7 +182,7 @@ def arrow_schema(columns: Sequence[str]) -> pa.Schema:
 
 def _planned_dataset(options: ReadOptions, ray_options: Mapping[str, Any]) -> ray.data.Dataset:
     refuse_unknown(ray_options, (*signature(read_dataset).parameters, *_RAY_OPTIONS))
-    plan = plan_read(options)
+    plan = _plan(options)
     datasets = []
     for part, options_of_part in place_read(plan, ray_options):
         source = QueueDatasource(part)
@@ -188,6 +191,18 @@ def _planned_dataset(options: ReadOptions, ray_options: Mapping[str, Any]) -> ra
     dataset = datasets[0].union(*datasets[1:]) if len(datasets) > 1 else datasets[0]
     plan.remember(dataset)
     return dataset
+
+
+def _plan(options: ReadOptions) -> ReadPlan:
+    if options.lake is None:
+        return plan_read(options)
+    from jobs.lake.history import plan_lake_read  # PyIceberg is an optional dependency
+
+    return plan_lake_read(options)
+
+
+def _flags(**given: object) -> dict[str, bool]:
+    return {name: as_flag(name, value) for name, value in given.items()}
 
 
 def _check_trigger(trigger: str) -> None:

@@ -12,10 +12,11 @@ from jobs.reading.describe import states_of
 from jobs.reading.group_offsets import GroupRead, group_offsets, remember_read
 from jobs.reading.log_epochs import Epochs, epochs_after
 from jobs.reading.options.read_options import ReadOptions
-from jobs.reading.reader import SplitsReader
-from jobs.reading.row_filters import PERMISSIVE, DecodableRows, RowFilter
-from jobs.reading.splits import QueueState, Split, choose_ranges
+from jobs.reading.reader import AnySplit, SplitsReader
+from jobs.reading.row_filters import PERMISSIVE, DecodableRows, RowFilter, SelectedRows
+from jobs.reading.splits import QueueState, Split, choose_ranges, cut_splits
 from jobs.reading.starting_offsets import Offsets, resolve
+from jobs.reading.table_files import TableSplit, cut_tables
 from jobs.reading.times import ending_offsets, starting_offsets
 from store.common.logs import get_logger
 from store.message.message_queue import MessageQueue
@@ -31,6 +32,8 @@ class ReadPlan:
         ends: The end (exclusive) of the read in each queue in which it advances.
         committed: The committed offsets for a committed read, else None.
         epochs: The epoch of the log of each queue.
+        tables: The files of the tables of the topics, for a read of history.
+        selected: The rows of the log that the read returns; the tables have such an expression of their own.
     """
 
     options: ReadOptions
@@ -38,11 +41,26 @@ class ReadPlan:
     ends: Mapping[MessageQueue, int] = field(default_factory=dict)
     committed: CommittedRanges | None = None
     epochs: Epochs = field(default_factory=dict)
+    tables: Sequence[TableSplit] = ()
+    selected: SelectedRows | None = None
 
     @property
     def message_count(self) -> int:
-        """Number of messages in `ranges`."""
-        return sum(each.message_count for each in self.ranges)
+        """Number of messages in `ranges`, and about that in `tables`."""
+        return sum(each.message_count for each in self.ranges) + self._row_count
+
+    @property
+    def _row_count(self) -> int:
+        return sum(each.message_count for each in self.tables)
+
+    def splits(self, min_partitions: int, max_records_per_partition: int | None = None) -> list[AnySplit]:
+        """Cut the tables and the ranges into splits, history first; see `cut_splits` and `cut_tables`."""
+        of_history = -(-min_partitions * self._row_count // max(self.message_count, 1))
+        of_log = max(min_partitions - of_history, 1) if self.tables else min_partitions
+        return [
+            *cut_tables(self.tables, of_history, max_records_per_partition),
+            *cut_splits(self.ranges, of_log, max_records_per_partition),
+        ]
 
     def remember(self, result: object) -> None:
         """Let `commit_read` commit the end of this read for `result`, if it starts at a group's offsets."""
@@ -53,16 +71,19 @@ class ReadPlan:
             )
             remember_read(result, read)
 
-    def reader(self, splits: Sequence[Split]) -> SplitsReader:
-        """Return a reader of `splits`, which the caller has cut from `ranges`."""
-        return reader_of(self.options, splits, self.committed)
+    def reader(self, splits: Sequence[AnySplit]) -> SplitsReader:
+        """Return a reader of `splits`, which the caller has cut from `ranges` and `tables`."""
+        return reader_of(self.options, splits, self.committed, self.selected)
 
 
 def reader_of(
-    options: ReadOptions, splits: Sequence[Split] = (), committed: CommittedRanges | None = None
+    options: ReadOptions,
+    splits: Sequence[AnySplit] = (),
+    committed: CommittedRanges | None = None,
+    selected: SelectedRows | None = None,
 ) -> SplitsReader:
     """Return a reader of `splits` for a read with these options."""
-    filters: tuple[RowFilter, ...] = () if committed is None else (committed,)
+    filters: tuple[RowFilter, ...] = tuple(each for each in (committed, selected) if each is not None)
     if options.mode != PERMISSIVE:
         filters += (DecodableRows(options.mode),)
     return SplitsReader(
@@ -85,14 +106,14 @@ def plan_read(options: ReadOptions) -> ReadPlan:
         # Read before the queue offsets, so that a job that commits in between is not partly visible.
         committed = committed_ranges(options.nameservers, topics) if options.committed else None
         states = states_of(admin, *topics, replica=options.replica)
-        starting, ending = find_start(admin, options, states), _find_end(admin, options, states)
+        starting, ending = find_start(admin, options, states), find_end(admin, options, states)
     names = options.starting.option, options.ending.option
     ranges, missing = choose_ranges(states, starting, ending, names)
     if missing and options.fail_on_data_loss:
         raise DataLoss(missing)
     for each in missing:
         get_logger(__name__).warning("offset_range_missing", range=str(each))
-    return ReadPlan(options, ranges, _ends(states, starting, ending), committed, epochs_after(states, {}))
+    return ReadPlan(options, ranges, ends_of(states, starting, ending), committed, epochs_after(states, {}))
 
 
 def find_start(admin: Admin, options: ReadOptions, states: Sequence[QueueState]) -> Offsets:
@@ -109,7 +130,8 @@ def find_start(admin: Admin, options: ReadOptions, states: Sequence[QueueState])
     return starting_offsets(times, states, found, options.strategy)
 
 
-def _ends(states: Sequence[QueueState], starting: Offsets, ending: Offsets) -> dict[MessageQueue, int]:
+def ends_of(states: Sequence[QueueState], starting: Offsets, ending: Offsets) -> dict[MessageQueue, int]:
+    """Return the end of the read in each queue in which it advances."""
     ends = {}
     for state in states:
         wanted = (each.wanted(state.queue) for each in (starting, ending))
@@ -119,7 +141,8 @@ def _ends(states: Sequence[QueueState], starting: Offsets, ending: Offsets) -> d
     return ends
 
 
-def _find_end(admin: Admin, options: ReadOptions, states: Sequence[QueueState]) -> Offsets:
+def find_end(admin: Admin, options: ReadOptions, states: Sequence[QueueState]) -> Offsets:
+    """Return the offsets at which a read of the queues `states` ends. Raises as `find_start` does."""
     times = options.ending.times
     if times is None:
         return options.ending.offsets

@@ -6,7 +6,7 @@ A split is a range of offsets of one queue (`jobs.reading.splits`).
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from functools import cache
 
@@ -16,9 +16,13 @@ import pyarrow as pa
 from cluster.client.message_selector import ALL_MESSAGES, MessageSelector
 from jobs.job_errors import DataLoss, FetchFailed, MissingRange, merge_missing
 from jobs.reading.chunk import ChunkSource
-from jobs.reading.row_filters import RowFilter, TagRows
+from jobs.reading.row_filters import RowFilter, SqlRows, TagRows
 from jobs.reading.splits import Split
+from jobs.reading.table_files import TableSplit
 from store.common.logs import get_logger
+from store.message.message_queue import MessageQueue
+
+AnySplit = Split | TableSplit
 
 
 class SplitsReader:
@@ -29,7 +33,7 @@ class SplitsReader:
 
     def __init__(
         self,
-        splits: Sequence[Split],
+        splits: Sequence[AnySplit],
         columns: Sequence[str],
         fail_on_data_loss: bool,
         map_files: bool,
@@ -55,8 +59,9 @@ class SplitsReader:
         self._selector = selector
         by_tag = (TagRows(selector.tags),) if selector.tags else ()
         self._row_filters = (*by_tag, *row_filters)
-        extra = dict.fromkeys(name for each in self._row_filters for name in each.columns)
-        self._read_columns = (*self.columns, *(name for name in extra if name not in self.columns))
+        # The sources of the log evaluate SQL92 expressions on records, which tables do not have.
+        by_sql = (SqlRows(selector),) if selector.type == "SQL92" else ()
+        self._table_filters = (*self._row_filters, *by_sql)
 
     def __call__(self, numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield the messages of the splits whose indexes are in the first column of the batches."""
@@ -70,23 +75,37 @@ class SplitsReader:
         for split in self._splits:
             yield from self.read_split(split)
 
-    def read_split(self, split: Split) -> Iterator[pa.RecordBatch]:
-        """Yield the selected messages of one split in order of offset.
+    def read_split(self, split: AnySplit) -> Iterator[pa.RecordBatch]:
+        """Yield the selected messages of one split in order of offset; of a table, in the order of its files.
 
         Raises `DataLoss` with all missing ranges of the split if messages do not exist or are damaged. If the
         reader was created with `fail_on_data_loss` False, such messages are logged and skipped instead.
-        Raises `FetchFailed` if the broker of a fetched split cannot be reached.
+        Raises `FetchFailed` if the broker of a fetched split cannot be reached, or a file cannot be read.
         """
+        if isinstance(split, TableSplit):
+            batches = split.batches(self._with_columns_of(self._table_filters))
+            yield from self._filtered(batches, split.queue, self._table_filters)
+            return
+        columns = self._with_columns_of(self._row_filters)
         try:
-            opened = self._open(split)
+            opened = self._open(split, columns)
         except FetchFailed as error:
             raise _of_split(error, split, split.begin) from error
         with closing(opened) as source:
-            for batch in self._read_from(source, split):
-                masks = [each.mask(split.queue, batch) for each in self._row_filters]
-                shown = batch.select(self.columns)
-                is_complete = all(mask.all() for mask in masks)
-                yield shown if is_complete else shown.filter(pa.array(np.logical_and.reduce(masks)))
+            yield from self._filtered(self._read_from(source, split), split.queue, self._row_filters)
+
+    def _with_columns_of(self, filters: Sequence[RowFilter]) -> tuple[str, ...]:
+        """Return the columns of the reader, and the others that `filters` read."""
+        return tuple(dict.fromkeys((*self.columns, *(name for each in filters for name in each.columns))))
+
+    def _filtered(
+        self, batches: Iterable[pa.RecordBatch], queue: MessageQueue, filters: Sequence[RowFilter]
+    ) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            masks = [each.mask(queue, batch) for each in filters]
+            shown = batch.select(self.columns)
+            is_complete = all(mask.all() for mask in masks)
+            yield shown if is_complete else shown.filter(pa.array(np.logical_and.reduce(masks)))
 
     def _read_from(self, source: ChunkSource, split: Split) -> Iterator[pa.RecordBatch]:
         offset = split.begin
@@ -115,13 +134,13 @@ class SplitsReader:
         for each in missing:
             get_logger(__name__).warning("offset_range_missing", range=str(each))
 
-    def _open(self, split: Split) -> ChunkSource:
+    def _open(self, split: Split, columns: Sequence[str]) -> ChunkSource:
         from jobs.reading.fetched import FetchedSplit
         from jobs.reading.mapped import MappedSplit, is_local
 
         if self._map_files and is_local(split.location):
-            return MappedSplit(split, self._read_columns, self._selector)
-        return FetchedSplit(split, self._read_columns, self._selector)
+            return MappedSplit(split, columns, self._selector)
+        return FetchedSplit(split, columns, self._selector)
 
 
 def _of_split(error: FetchFailed, split: Split, offset: int) -> FetchFailed:

@@ -8,11 +8,15 @@ from typing import Protocol
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.dataset as ds
 from numpy.typing import NDArray
 
+from cluster.client import MessageSelector
 from jobs.job_errors import BodyInvalid
 from jobs.reading.schema import BODY_ERROR
+from jobs.reading.selection import compiled_filter
 from store.message.message_queue import MessageQueue
+from store.reading.sql_filter import SqlFilter
 
 PERMISSIVE, DROPMALFORMED, FAILFAST = "PERMISSIVE", "DROPMALFORMED", "FAILFAST"
 MODES = (PERMISSIVE, DROPMALFORMED, FAILFAST)
@@ -67,3 +71,35 @@ class TagRows:
             zero_copy_only=False
         )
         return found
+
+
+class SelectedRows:
+    """Keeps the messages of the log for which an expression on columns of the read is true."""
+
+    def __init__(self, expression: pc.Expression, columns: Sequence[str]) -> None:
+        self._expression = expression
+        self.columns = tuple(columns)
+
+    def mask(self, queue: MessageQueue, batch: pa.RecordBatch) -> NDArray[np.bool_]:
+        """Return a mask of these messages; null counts as false."""
+        rows = ds.dataset(pa.Table.from_batches([batch])).scanner(columns={"is_true": self._expression})
+        found = rows.to_table().column("is_true").fill_null(False)
+        mask: NDArray[np.bool_] = found.to_numpy()
+        return mask
+
+
+class SqlRows:
+    """Keeps the messages of a table whose properties match a SQL92 expression, as brokers evaluate it."""
+
+    columns = ("properties",)
+
+    def __init__(self, selector: MessageSelector) -> None:
+        self._selector = selector
+
+    def mask(self, queue: MessageQueue, batch: pa.RecordBatch) -> NDArray[np.bool_]:
+        """Return a mask of these messages."""
+        compiled = compiled_filter(self._selector)
+        assert isinstance(compiled, SqlFilter)
+        matches = compiled.matches_properties
+        rows = batch.column("properties").to_pylist()
+        return np.fromiter((matches(dict(row or ())) for row in rows), np.bool_, len(rows))

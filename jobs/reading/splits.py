@@ -40,6 +40,10 @@ class StoreLocation:
     history: str = ""
 
 
+NO_STORE = StoreLocation("", "", "", 0, 0)
+"""The location of messages that are not in a store of a broker."""
+
+
 @dataclass(frozen=True)
 class QueueState:
     """The confirmed offsets [min_offset, max_offset) of one queue, and the location of its store."""

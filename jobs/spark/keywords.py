@@ -5,7 +5,7 @@ Names and meanings are those of Spark's Kafka source if it has the option.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from types import NoneType
 from typing import Any, Literal, TypedDict, TypeVar, cast, get_args, get_type_hints
 
@@ -15,6 +15,7 @@ from cluster.client.config import Nameservers
 from cluster.client.transport.topic_route import Replica
 from jobs.job_errors import OptionInvalid
 from jobs.option_values import I32_MAX, I64_MAX, as_choice, as_flag, as_integer, refuse_unknown
+from jobs.reading.options.lake_options import parse_lake
 from jobs.reading.options.read_options import Edge, ReadOptions, parse_replica, parse_start
 from jobs.reading.options.topics import parse_topics
 from jobs.reading.row_filters import MODES, PERMISSIVE
@@ -45,6 +46,10 @@ class ReadKeywords(TypedDict, total=False):
     mode: str
     avroSchema: str
     replica: Replica
+    lake: Literal["only", "with_tail"]
+    warehouse: str
+    catalog: Mapping[str, str]
+    where: str
 
 
 class QueueKeywords(ReadKeywords, total=False):
@@ -118,6 +123,8 @@ def stream_options(topic: str | None, given: StreamKeywords) -> ReadOptions:
             f"replica={read.replica!r} is not supported by streams, because a slave may lack messages that"
             " the stream has already read from the master: promote the slave, or read with read_queue"
         )
+    if read.lake is not None:
+        raise OptionInvalid("lake is not supported by streams: read history with read_queue")
     return read
 
 
@@ -140,4 +147,5 @@ def _options(
         # With a schema, a body is also malformed if it does not fit, so the mode is applied after decoding.
         PERMISSIVE if "schema" in given else as_choice("mode", given.get("mode", PERMISSIVE), MODES),
         parse_replica(given.get("replica", "master")),
+        parse_lake(*(given.get(name) for name in ("lake", "warehouse", "catalog", "where"))),
     )

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 from pyspark.sql import DataFrame, SparkSession
 
-from jobs.reading.splits import Split
+from jobs.reading.reader import AnySplit
 from jobs.spark.java import java_package, java_session
 
 
-def split_indexes(spark: SparkSession, splits: Sequence[Split]) -> DataFrame:
+def split_indexes(spark: SparkSession, splits: Sequence[AnySplit]) -> DataFrame:
     """Return a DataFrame with the indexes of `splits`, one per partition.
 
     In a cluster, Spark runs a partition on the node of its broker, unless the node has no executors or all of

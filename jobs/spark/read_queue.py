@@ -9,9 +9,10 @@ from typing import Unpack
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
-from jobs.reading.plan import plan_read
+from jobs.reading.options.read_options import ReadOptions
+from jobs.reading.plan import ReadPlan, plan_read
+from jobs.reading.reader import AnySplit
 from jobs.reading.schema import spark_schema
-from jobs.reading.splits import Split, cut_splits
 from jobs.spark.bodies.body_columns import parse_body_columns
 from jobs.spark.bodies.body_decoder import Mapper
 from jobs.spark.keywords import QueueKeywords, check_keywords, queue_options
@@ -52,17 +53,23 @@ def read_queue(spark: SparkSession, topic: str | None = None, **options: Unpack[
     `mapFiles`: map the files of stores on the executor's machine; if False, fetch all from the brokers.
     `replica`: "master" (default) fails with BrokerUnreachable if a broker has no master. "any" then reads
     what its slave has confirmed, which may lack the newest messages; not with `committed` and "group:NAME".
+    `lake`: read history from the Iceberg table of the topic (docs/lake.md): "only" reads the table, without a
+    cluster; "with_tail" continues in the log from the offsets that the table has reached, so that each
+    message is read once. `warehouse` (default: "lake", below RAYMQ_HOME), `catalog` (PyIceberg's properties):
+    where the table is. `where`: read only rows for which this expression on the columns is true, such as
+    "queueId = 3 AND keys = 'order-17'". Not with `committed`.
 
-    Raises `OffsetsInvalid`, `OptionInvalid`, `DataLoss`, and `cluster.client.ClientError` (TopicNotFound …).
+    Raises `OffsetsInvalid`, `OptionInvalid`, `DataLoss`, `cluster.client.ClientError` (TopicNotFound …), and
+    with `lake` `LakeNotInstalled`, `LakeInvalid` and `LakeUnavailable`.
     """
     given = check_keywords(options, QueueKeywords)
     read = queue_options(topic, given)
     bodies = parse_body_columns(spark, given.get("columns"), given)
     if bodies is not None:
         read = replace(read, columns=bodies.read_columns)
-    plan = plan_read(read)
+    plan = _plan(read)
     partitions = given.get("minPartitions", spark.sparkContext.defaultParallelism)
-    splits = cut_splits(plan.ranges, partitions, given.get("maxRecordsPerPartition"))
+    splits = plan.splits(partitions, given.get("maxRecordsPerPartition"))
     reader = plan.reader(splits)
     if bodies is None:
         frame = frame_of_splits(spark, reader, splits, spark_schema(reader.columns))
@@ -73,8 +80,16 @@ def read_queue(spark: SparkSession, topic: str | None = None, **options: Unpack[
     return frame
 
 
+def _plan(read: ReadOptions) -> ReadPlan:
+    if read.lake is None:
+        return plan_read(read)
+    from jobs.lake.history import plan_lake_read  # PyIceberg is an optional dependency
+
+    return plan_lake_read(read)
+
+
 def frame_of_splits(
-    spark: SparkSession, reader: Mapper, splits: Sequence[Split], schema: str | StructType
+    spark: SparkSession, reader: Mapper, splits: Sequence[AnySplit], schema: str | StructType
 ) -> DataFrame:
     """Return a DataFrame with one partition per split, in the order of the splits.
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from store.message.filter.operands import Truth
 from store.message.filter.sql92 import compile_expression
+from store.message.properties import encode_properties
 from store.message.record import record_properties
 from store.reading.message_filter import MessageFilter
 
@@ -30,8 +33,15 @@ class SqlFilter(MessageFilter):
 
     def matches(self, record: memoryview) -> bool:
         """Return True if the expression is true for the properties of the record."""
+        return self._is_true(record_properties(record, b"\x02"))
+
+    def matches_properties(self, properties: Mapping[str, str]) -> bool:
+        """Return True if the expression is true for properties that were read from a record."""
+        return self._is_true(b"\x02" + encode_properties(properties))
+
+    def _is_true(self, properties: bytes) -> bool:
         try:
-            return self._evaluate(record_properties(record, b"\x02")) is True
+            return self._evaluate(properties) is True
         except ValueError:  # a property cannot be compared as the expression requires
             return False
 

@@ -11,6 +11,7 @@ from cluster.client.transport.topic_route import REPLICAS, Replica
 from jobs.job_errors import OffsetsInvalid, OptionInvalid
 from jobs.option_values import as_choice
 from jobs.reading.group_offsets import GROUP_PREFIX
+from jobs.reading.options.lake_options import LakeOptions
 from jobs.reading.options.topics import TopicNames
 from jobs.reading.row_filters import PERMISSIVE
 from jobs.reading.schema import ALL_COLUMNS
@@ -82,8 +83,11 @@ class ReadOptions:
     map_files: bool = True
     mode: str = PERMISSIVE
     replica: Replica = "master"
+    lake: LakeOptions | None = None
 
     def __post_init__(self) -> None:
+        if self.lake is not None:
+            self._check_lake(self.lake)
         if self.replica != "master":
             # A slave that lacks messages of a job may be read with a manifest that lists them all.
             if self.committed:
@@ -98,3 +102,20 @@ class ReadOptions:
                     " replica='master'"
                 )
         check_order(self.starting.times, self.ending.times)
+
+    def _check_lake(self, lake: LakeOptions) -> None:
+        if self.committed:
+            raise OptionInvalid(
+                "committed=True and lake: which messages of write jobs are committed is only known while the"
+                " log has their manifests, so history cannot be checked: give one of the two"
+            )
+        if self.starting.group and (not lake.has_tail or self.ending.times):
+            raise OptionInvalid(
+                f"a read from the offsets of group {self.starting.group} ends at offsets of the log: give"
+                " lake='with_tail', and offsets instead of times for its end"
+            )
+        if self.topics.pattern and not lake.has_tail:
+            raise OptionInvalid(
+                "lake='only' reads no topics by a pattern, because only the cluster knows its topics: give"
+                " their names"
+            )

@@ -1,0 +1,351 @@
+"""Plan a read of history: the files of one snapshot of each table, and the rest of the log after it.
+
+    queue   0 ─── first ──────────────── B ──────────── end
+                    │     the table      │    the log    │      B: the offset that the snapshot has reached
+
+Each queue is one range of offsets, which the options choose as in a read of the log, and is divided at B.
+Times select rows of the table by their store time, which increases with the offsets of a queue.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from pyiceberg.catalog import Catalog
+from pyiceberg.conversions import from_bytes
+from pyiceberg.expressions import (
+    AlwaysFalse,
+    AlwaysTrue,
+    And,
+    BooleanExpression,
+    EqualTo,
+    GreaterThanOrEqual,
+    LessThan,
+    Or,
+)
+from pyiceberg.expressions.parser import parse
+from pyiceberg.expressions.visitors import bind, extract_field_ids, translate_column_names
+from pyiceberg.io.pyarrow import PyArrowFileIO, expression_to_pyarrow
+from pyiceberg.manifest import DataFile
+from pyiceberg.schema import Schema
+from pyiceberg.table import DataScan
+from pyiceberg.types import NestedField, TimestamptzType
+from pyparsing import ParseException
+
+from cluster.client import Admin
+from cluster.control.topology.topology import DEFAULT_CLUSTER
+from cluster.paths import home_of
+from jobs.job_errors import DataLoss, LakeInvalid, MissingRange, OptionInvalid
+from jobs.lake.catalogs import lake_errors, lake_settings, open_catalog
+from jobs.lake.lake_table import STORE_TIME, LakeGap, LakeState, LakeTable
+from jobs.reading.describe import states_of
+from jobs.reading.log_epochs import epochs_after
+from jobs.reading.options.lake_options import LakeOptions
+from jobs.reading.options.read_options import ReadOptions
+from jobs.reading.plan import ReadPlan, ends_of, find_end, find_start
+from jobs.reading.row_filters import SelectedRows
+from jobs.reading.splits import NO_STORE, QueueState, Split, choose_ranges
+from jobs.reading.starting_offsets import EARLIEST, LATEST, Offsets
+from jobs.reading.table_files import TABLE_COLUMNS, FilePart, TableSource, TableSplit
+from store.common.logs import get_logger
+from store.message.message_queue import MessageQueue
+
+ERROR_CHARACTERS = 200
+
+
+@dataclass(frozen=True)
+class TopicHistory:
+    """A table at one snapshot: the rows that a read may take from it."""
+
+    table: LakeTable
+    state: LakeState
+
+    def scan(self, wanted: BooleanExpression, *columns: str, limit: int | None = None) -> DataScan:
+        """Return a scan of the snapshot, which must exist."""
+        return self.table.iceberg.scan(
+            wanted, selected_fields=columns or ("*",), snapshot_id=self.state.snapshot_id, limit=limit
+        )
+
+    def first(self, queue: MessageQueue) -> int:
+        """Return the first offset of a queue that may be in the table."""
+        return next((each.end for each in self.gaps(queue) if each.begin == 0), 0)
+
+    def gaps(self, queue: MessageQueue) -> Iterator[LakeGap]:
+        """Yield the gaps of a queue."""
+        return (each for each in self.state.gaps if (each.broker, each.queue) == queue[1:])
+
+    def files(self, wanted: BooleanExpression) -> Iterator[TableSplit]:
+        """Yield the files that may have wanted rows: one uncut split for each file system.
+
+        Raises `LakeUnavailable`, and `LakeInvalid` if rows were deleted without rewriting their files.
+        """
+        iceberg = self.table.iceberg
+        schema = iceberg.schema()
+        with lake_errors(f"the table {self.table.name}"):
+            tasks = list(self.scan(wanted).plan_files()) if self.state.snapshot_id is not None else []
+            filtered = None if wanted == AlwaysTrue() else expression_to_pyarrow(bind(schema, wanted, True))
+        if any(each.delete_files for each in tasks):
+            raise LakeInvalid(
+                f"rows of the table {self.table.name} are marked as deleted in files of their own, which"
+                " RayMQ does not read: rewrite its data files (Spark: CALL system.rewrite_data_files)"
+            )
+        parts: dict[tuple[str, str], list[FilePart]] = {}
+        for file in sorted((each.file for each in tasks), key=self._oldest):
+            scheme, netloc, path = PyArrowFileIO.parse_location(file.file_path, iceberg.io.properties)
+            groups = max(len(file.split_offsets or ()), 1)
+            parts.setdefault((scheme, netloc), []).append(FilePart(path, 0, groups, file.record_count))
+        io = PyArrowFileIO(iceberg.io.properties)
+        for place, found in parts.items():
+            yield TableSplit(TableSource(self.table.topic, io.fs_by_scheme(*place), filtered), tuple(found))
+
+    def _oldest(self, file: DataFile) -> tuple[int, str]:
+        """Return the least store time in a file, if it is known, as the key by which files are sorted."""
+        field = self.table.iceberg.schema().find_field(STORE_TIME)
+        bound = (file.lower_bounds or {}).get(field.field_id)
+        return int(from_bytes(TimestamptzType(), bound)) if bound else 0, file.file_path
+
+
+@dataclass(frozen=True)
+class Span:
+    """What a read wants of one queue: offsets [begin, end), divided at `border`, and times in ms."""
+
+    queue: MessageQueue
+    begin: int
+    end: int
+    border: int
+    begin_ms: int | None = None
+    end_ms: int | None = None
+
+
+def plan_lake_read(options: ReadOptions) -> ReadPlan:
+    """Return the plan of a read with the option `lake`.
+
+    Raises `OptionInvalid`, `OffsetsInvalid`, `DataLoss`, `LakeInvalid`, `LakeUnavailable`, and
+    `cluster.client.ClientError` if the read continues in the log.
+    """
+    lake = options.lake
+    assert lake is not None
+    if not lake.has_tail:
+        histories = open_histories(lake, options.topics.names)
+        return _plan(options, lake, histories, [], _offsets(options, True), _offsets(options, False))
+    with Admin(options.nameservers) as admin:
+        topics = options.topics.find(admin)
+        # Before the offsets of the queues, so that the log reaches beyond the snapshot.
+        histories = open_histories(lake, topics)
+        states = states_of(admin, *topics, replica=options.replica)
+        starting, ending = find_start(admin, options, states), find_end(admin, options, states)
+    return _plan(options, lake, histories, states, starting, ending)
+
+
+def open_histories(lake: LakeOptions, topics: Iterable[str]) -> dict[str, TopicHistory]:
+    """Return the tables of topics at their current snapshots.
+
+    Raises `OptionInvalid` if a topic has no table, `LakeInvalid`, and `LakeUnavailable`.
+    """
+    settings = lake_settings(lake.warehouse, home_of(DEFAULT_CLUSTER), lake.catalog)
+    catalog = open_catalog(settings)
+    return {topic: _open(catalog, settings.namespace, topic, settings.warehouse) for topic in topics}
+
+
+def _open(catalog: Catalog, namespace: str, topic: str, warehouse: str) -> TopicHistory:
+    table = LakeTable.find(catalog, namespace, topic)
+    if table is None:
+        raise OptionInvalid(
+            f"topic {topic} has no table in the warehouse {warehouse}: give the right warehouse= and"
+            " catalog=, list the topic under `lakes:` of the topology, or read it without lake="
+        )
+    return TopicHistory(table, table.state())
+
+
+def _offsets(options: ReadOptions, is_start: bool) -> Offsets:
+    edge, everywhere = (options.starting, EARLIEST) if is_start else (options.ending, LATEST)
+    return edge.offsets if edge.times is None else Offsets(everywhere)
+
+
+def _plan(
+    options: ReadOptions,
+    lake: LakeOptions,
+    histories: Mapping[str, TopicHistory],
+    states: Sequence[QueueState],
+    starting: Offsets,
+    ending: Offsets,
+) -> ReadPlan:
+    whole = _whole_queues(histories, states)
+    logs = {each.queue: each for each in states}
+    borders = {queue: end for each in histories.values() for queue, end in each.state.offsets.items()}
+    if options.starting.times is not None:
+        starting = Offsets(EARLIEST, dict(_after_the_table(starting, logs, borders)))
+    if options.ending.times is not None:
+        ending = Offsets(LATEST, {q: max(end, borders.get(q, 0)) for q, end in ending.listed.items()})
+    ranges, missing = choose_ranges(whole, starting, ending, (options.starting.option, options.ending.option))
+    spans = [
+        Span(each.queue, each.begin, each.end, borders.get(each.queue, 0), *_times(options, each.queue))
+        for each in ranges
+    ]
+    missing += [lost for span in spans for lost in _lost(span, histories[span.queue.topic], logs)]
+    if missing and options.fail_on_data_loss:
+        raise DataLoss(missing)
+    for lost in missing:
+        get_logger(__name__).warning("offset_range_missing", range=str(lost))
+    tail = [
+        Split(each.queue, max(each.begin, each.border, log.min_offset), each.end, log.location)
+        for each in spans
+        if (log := logs.get(each.queue)) is not None
+    ]
+    tables: list[TableSplit] = []
+    for topic, history in histories.items():
+        wanted = _wanted_rows(history, [each for each in spans if each.queue.topic == topic])
+        selected = _selected(history, lake.where)[0]
+        tables += history.files(And(wanted, selected))
+    return ReadPlan(
+        options,
+        [each for each in tail if each.begin < each.end],
+        ends_of(whole, starting, ending),
+        epochs=epochs_after(states, {}),
+        tables=tables,
+        selected=next((_selected(each, lake.where)[1] for each in histories.values()), None),
+    )
+
+
+def _whole_queues(histories: Mapping[str, TopicHistory], states: Iterable[QueueState]) -> list[QueueState]:
+    """Return the offsets of each queue in its table and its log together."""
+    found = {each.queue: each for each in states}
+    for history in histories.values():
+        for queue, border in history.state.offsets.items():
+            log = found.get(queue, QueueState(queue, border, border, NO_STORE))
+            found[queue] = QueueState(queue, history.first(queue), max(border, log.max_offset), log.location)
+    return list(found.values())
+
+
+def _after_the_table(
+    starting: Offsets, logs: Mapping[MessageQueue, QueueState], borders: Mapping[MessageQueue, int]
+) -> Iterator[tuple[MessageQueue, int]]:
+    """Yield the queues whose first message of a time is known to be in the log, with its offset.
+
+    The first message of the log may have a predecessor of that time in the table, or one that is deleted.
+    """
+    for queue, offset in starting.listed.items():
+        if offset > max(borders.get(queue, 0), logs[queue].min_offset):
+            yield queue, offset
+
+
+def _times(options: ReadOptions, queue: MessageQueue) -> tuple[int | None, int | None]:
+    begin, end = options.starting.times, options.ending.times
+    return begin.wanted(queue) if begin else None, end.wanted(queue) if end else None
+
+
+def _lost(
+    span: Span, history: TopicHistory, logs: Mapping[MessageQueue, QueueState]
+) -> Iterator[MissingRange]:
+    """Yield the offsets of a span that are neither in the table nor in the log."""
+    for gap in history.gaps(span.queue):
+        begin, end = max(gap.begin, span.begin), min(gap.end, span.end)
+        if begin < end and not _is_outside(history, span, gap):
+            reason = "deleted from the log before it was written to the table"
+            yield MissingRange(*span.queue, begin, end, reason)
+    log = logs.get(span.queue)
+    if log is None:
+        return
+    if log.max_offset < span.border:
+        reason = (
+            f"the log ends at {log.max_offset}, before the table, which has these offsets: the store of the"
+            " broker was restored from a copy or lost its end, or the table is that of another cluster"
+        )
+        yield MissingRange(*span.queue, log.max_offset, span.border, reason)
+    begin, end = max(span.begin, span.border), min(span.end, log.min_offset)
+    if begin < end:
+        reason = f"before the first offset of the log, {log.min_offset}, and not in the table yet"
+        yield MissingRange(*span.queue, begin, end, reason)
+
+
+def _is_outside(history: TopicHistory, span: Span, gap: LakeGap) -> bool:
+    """Return True if a row after the gap is too old for the span, or a row before it is too new."""
+    of_queue = And(_test(EqualTo, "broker", gap.broker), _test(EqualTo, "queue", gap.queue))
+    tests: list[BooleanExpression] = []
+    if span.begin_ms is not None:
+        tests.append(
+            And(
+                _test(GreaterThanOrEqual, "offset", gap.end),
+                _test(LessThan, STORE_TIME, _time(span.begin_ms)),
+            )
+        )
+    if span.end_ms is not None:
+        tests.append(
+            And(
+                _test(LessThan, "offset", gap.begin),
+                _test(GreaterThanOrEqual, STORE_TIME, _time(span.end_ms)),
+            )
+        )
+    with lake_errors(f"the table {history.table.name}"):
+        return any(history.scan(And(of_queue, test), "offset", limit=1).to_arrow().num_rows for test in tests)
+
+
+def _wanted_rows(history: TopicHistory, spans: Sequence[Span]) -> BooleanExpression:
+    """Return the expression of the rows of a table that are in the spans of its queues."""
+    parts = [each for each in spans if each.begin < min(each.end, each.border)]
+    whole = {
+        each.queue for each in parts if each.begin <= history.first(each.queue) and each.end >= each.border
+    }
+    times = {(each.begin_ms, each.end_ms) for each in parts}
+    is_all = len(times) == 1 and all(
+        queue in whole for queue, end in history.state.offsets.items() if history.first(queue) < end
+    )
+    if is_all:
+        return _between(*times.pop())
+    return Or(AlwaysFalse(), AlwaysFalse(), *(_rows_of(each) for each in parts))
+
+
+def _rows_of(span: Span) -> BooleanExpression:
+    return And(
+        _test(EqualTo, "broker", span.queue.broker_name),
+        _test(EqualTo, "queue", span.queue.queue_id),
+        _test(GreaterThanOrEqual, "offset", span.begin),
+        _test(LessThan, "offset", span.end),
+        _between(span.begin_ms, span.end_ms),
+    )
+
+
+def _between(begin_ms: int | None, end_ms: int | None) -> BooleanExpression:
+    return And(
+        AlwaysTrue() if begin_ms is None else _test(GreaterThanOrEqual, STORE_TIME, _time(begin_ms)),
+        AlwaysTrue() if end_ms is None else _test(LessThan, STORE_TIME, _time(end_ms)),
+    )
+
+
+def _test(kind: Any, column: str, value: object) -> BooleanExpression:
+    """Return the expression that compares a column; the constructors of PyIceberg are not typed."""
+    compared: BooleanExpression = kind(column, value)
+    return compared
+
+
+def _time(time_ms: int) -> str:
+    return (datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=time_ms)).isoformat()
+
+
+def _selected(history: TopicHistory, where: str) -> tuple[BooleanExpression, SelectedRows | None]:
+    """Return the option `where` for the rows of a table, and for those of the log. Raises OptionInvalid."""
+    if not where:
+        return AlwaysTrue(), None
+    schema = history.table.iceberg.schema()
+    fields = {each.name: each for each in schema.fields}
+    named = Schema(
+        *(
+            NestedField(fields[column].field_id, name, fields[column].field_type)
+            for name, column in TABLE_COLUMNS.items()
+            if column in fields
+        )
+    )
+    try:
+        bound = bind(named, parse(where), True)
+        of_log = expression_to_pyarrow(bound)
+        columns = [named.find_column_name(each) or "" for each in extract_field_ids(bound)]
+    except (ParseException, TypeError, ValueError, NotImplementedError) as error:
+        raise OptionInvalid(
+            f"where={where!r} is invalid: {str(error)[:ERROR_CHARACTERS]}. Give an expression on"
+            f' {", ".join(named.column_names)}, such as "queueId = 3 AND storeTimestamp >='
+            " '2026-01-31T00:00:00+00:00'\""
+        ) from error
+    return translate_column_names(bound, schema, True), SelectedRows(of_log, columns)
