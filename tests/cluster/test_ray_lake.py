@@ -105,5 +105,6 @@ def test_lake_has_each_message_once_whatever_is_killed(raymq: RayMQ) -> None:
             return sum(offset or 0 for offset in admin.committed_offsets(GROUP, TOPIC).values())
 
     eventually(lambda: committed() == found.total(), "offsets of the group")
+    assert "lake_round_committed" in raymq.run("logs", "lake-0", "--lines", "0").stdout
     up(raymq, "--prune")
     assert waits_of("broker-a-0") is None

@@ -39,7 +39,7 @@ def test_lake_needs_rights_on_its_topics_and_its_group(
                 ("Topic:orders", f"User:lake has no permission to get on group '{GROUP}'"),
                 (f"Group:{GROUP}", ""),
             ):
-                admin.permit("lake", [resource], ["Sub", "Get"])
+                admin.permit("lake", [resource], ["Sub"])
                 sign_with(own)
                 rounds.tick()
                 assert rounds.tables["orders"].problem.startswith(problem)
