@@ -56,6 +56,7 @@ COMMANDS = {
     ),
     "export": ("jobs.archive.export_command", "Copy a topic to Parquet files, by date and queue."),
     "import": ("jobs.archive.import_command", "Send the messages of an exported topic to a topic."),
+    "lake": ("jobs.lake_service.lake_command", "Iceberg tables of topics: status, backfill, upkeep, drop."),
     "demo": ("cluster.cli.demo", "Run the demo: real flights, a broker killed, results checked by Spark."),
     "bench": ("cluster.cli.bench", "Benchmark RayMQ and the machine's own limits."),
     "version": ("cluster.cli.version", "Show the versions of RayMQ and its dependencies."),

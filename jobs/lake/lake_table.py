@@ -333,6 +333,11 @@ class LakeTable:
             for data_file in replaced:
                 producer.delete_data_file(data_file)
 
+    def drop(self, *, keep_files: bool = False) -> None:
+        """Remove the table from the catalog, and delete its files. Raises `LakeUnavailable`."""
+        with lake_errors(f"the table {self.name}"):
+            (self._catalog.drop_table if keep_files else self._catalog.purge_table)(self.iceberg.name())
+
     def _snapshot_of(self, commit_id: str) -> Snapshot | None:
         self.refresh()
         found = (

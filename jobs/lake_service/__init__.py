@@ -1,1 +1,1 @@
-"""The process of a lake: an actor that runs the rounds of `jobs.lake` again and again."""
+"""Lakes: the process that keeps tables of topics up to date, its engines, and `raymq lake`."""

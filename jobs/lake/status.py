@@ -1,0 +1,103 @@
+"""LakeStatus: what a table has, and how far it is behind its topic."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from pyiceberg.catalog import Catalog
+
+from jobs.lake.catalogs import lake_errors
+from jobs.lake.lake_table import TOPIC, LakeGap, LakeState, LakeTable
+from jobs.reading.reader import SplitsReader
+from jobs.reading.splits import QueueState, Split
+
+
+@dataclass(frozen=True)
+class LakeStatus:
+    """The status of the table of a topic; None is unknown.
+
+    Attributes:
+        topic: The topic.
+        table: Name of the table in the catalog.
+        rows: Number of rows.
+        files: Number of data files.
+        size_bytes: Size of these files.
+        snapshot: Id of the current snapshot.
+        committed_at: Time of this snapshot.
+        messages_behind: Number of confirmed messages that are not in the table.
+        seconds_behind: Age of the oldest of these messages; 0 without such messages.
+        gaps: Offsets that were deleted before they were written.
+    """
+
+    topic: str
+    table: str
+    rows: int | None
+    files: int | None
+    size_bytes: int | None
+    snapshot: int | None
+    committed_at: str | None
+    messages_behind: int | None
+    seconds_behind: float | None
+    gaps: Sequence[LakeGap]
+
+    @property
+    def lost(self) -> int:
+        """Number of offsets in the gaps."""
+        return sum(each.end - each.begin for each in self.gaps)
+
+
+def topics_in(catalog: Catalog, namespace: str) -> list[str]:
+    """Return the topics that have a table. Raises `LakeUnavailable`."""
+    with lake_errors("the catalog"):
+        tables = [catalog.load_table(each) for each in catalog.list_tables(namespace)]
+    return sorted(each.properties[TOPIC] for each in tables if TOPIC in each.properties)
+
+
+def lake_status(table: LakeTable, queues: Sequence[QueueState] | None, now: datetime) -> LakeStatus:
+    """Return the status of a table; `queues` are None if the brokers cannot be reached.
+
+    Raises `LakeInvalid` and `LakeUnavailable`.
+    """
+    state = table.state()
+    snapshot = table.iceberg.current_snapshot()
+
+    def total(key: str) -> int | None:
+        if snapshot is None:
+            return 0
+        found = None if snapshot.summary is None else snapshot.summary.get(key)
+        return None if found is None else int(str(found))
+
+    missing = None if queues is None else _missing(queues, state)
+    return LakeStatus(
+        table.topic,
+        table.name,
+        total("total-records"),
+        total("total-data-files"),
+        total("total-files-size"),
+        state.snapshot_id,
+        None if snapshot is None else datetime.fromtimestamp(snapshot.timestamp_ms / 1000, UTC).isoformat(),
+        None if missing is None else sum(each.message_count for each in missing),
+        None if missing is None else _seconds_behind(missing, now),
+        state.gaps,
+    )
+
+
+def _missing(queues: Sequence[QueueState], state: LakeState) -> list[Split]:
+    begins = [(each, max(state.offsets.get(each.queue, 0), each.min_offset)) for each in queues]
+    return [
+        Split(each.queue, begin, each.max_offset, each.location)
+        for each, begin in begins
+        if begin < each.max_offset
+    ]
+
+
+def _seconds_behind(missing: Sequence[Split], now: datetime) -> float | None:
+    """Return the age of the oldest message in `missing`; None if none of the first ones can be read."""
+    firsts = [Split(each.queue, each.begin, each.begin + 1, each.location) for each in missing]
+    reader = SplitsReader(firsts, ["storeTimestamp"], fail_on_data_loss=False, map_files=True)
+    times = [time for batch in reader.read_all() for time in batch.column(0).to_pylist()]
+    if not missing:
+        return 0.0
+    return max((now - min(times)).total_seconds(), 0.0) if times else None

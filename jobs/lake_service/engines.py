@@ -1,0 +1,95 @@
+"""Engines of a round: Ray tasks on the nodes of the brokers, or the executors of Spark (RayDP)."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from jobs.job_errors import JobError, LakeUnavailable
+from jobs.lake.write_rows import WriteTask, WrittenRows
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+TASKS_TIMEOUT_S = 3_600.0
+"""A round whose tasks take longer is cancelled; the next one begins again."""
+
+
+class RayEngine:
+    """Runs each task as a Ray task on the node that has the files, if it has a free CPU."""
+
+    @property
+    def parallelism(self) -> int:
+        """The number of CPUs of the Ray cluster."""
+        import ray
+
+        return max(int(ray.cluster_resources().get("CPU", 1)), 1)
+
+    def run(self, tasks: Sequence[WriteTask]) -> list[WrittenRows]:
+        """Run all tasks. Raises the error of a task, and `LakeUnavailable` if they take too long."""
+        import ray
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+        nodes = {each["NodeManagerAddress"]: each["NodeID"] for each in ray.nodes() if each["Alive"]}
+        run = ray.remote(WriteTask.run)
+        running = []
+        for task in tasks:
+            node = nodes.get(task.node_ip)
+            strategy = "DEFAULT" if node is None else NodeAffinitySchedulingStrategy(node, soft=True)
+            running.append(run.options(scheduling_strategy=strategy, max_retries=2).remote(task))
+        try:
+            return list(ray.get(running, timeout=TASKS_TIMEOUT_S))
+        except ray.exceptions.GetTimeoutError as error:
+            raise LakeUnavailable(f"the tasks of a round took longer than {TASKS_TIMEOUT_S:.0f} s") from error
+        except ray.exceptions.RayTaskError as error:
+            if isinstance(error.cause, JobError):
+                raise error.cause from None
+            raise LakeUnavailable(f"a task of a round failed: {error.cause}") from error
+        except ray.exceptions.RayError as error:
+            raise LakeUnavailable(f"a task of a round was lost: {error}") from error
+        finally:
+            for each in running:
+                ray.cancel(each)
+
+
+class SparkEngine:
+    """Runs each task in a Python worker of Spark, on the node of its broker if it has an executor."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        self._spark = spark
+
+    @property
+    def parallelism(self) -> int:
+        """The number of tasks that Spark can run at the same time."""
+        return max(self._spark.sparkContext.defaultParallelism, 1)
+
+    def run(self, tasks: Sequence[WriteTask]) -> list[WrittenRows]:
+        """Run all tasks. Raises the error of a task."""
+        from jobs.spark.placement import split_indexes
+
+        given = tuple(tasks)
+
+        def write(numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            for batch in numbers:
+                results = [_attempt(given[number]) for number in batch.column(0).to_pylist()]
+                yield pa.RecordBatch.from_arrays([pa.array(results, pa.binary())], names=["result"])
+
+        indexes = split_indexes(self._spark, [each.splits[0] for each in given])
+        rows = indexes.mapInArrow(write, "result binary").collect()
+        # the results of this job's own tasks
+        results = [pickle.loads(row.result) for row in rows]
+        for result in results:
+            if isinstance(result, Exception):
+                raise result
+        return results
+
+
+def _attempt(task: WriteTask) -> bytes:
+    """Return the pickled result of a task, or its error: Spark would retry a task that raises one."""
+    try:
+        return pickle.dumps(task.run())
+    except JobError as error:
+        return pickle.dumps(error)
