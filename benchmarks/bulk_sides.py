@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Protocol
 
 import ray.data
@@ -12,6 +13,10 @@ from pyspark.sql.functions import col
 from benchmarks.kafka import Kafka
 from cluster.client import Admin
 from jobs import read_dataset, read_queue, read_stream, write_queue
+from jobs.lake.catalogs import lake_settings, open_catalog
+from jobs.lake.lake_table import LakeTable
+from jobs.lake.round import write_round
+from jobs.reading.describe import describe_topic
 
 
 class Side(Protocol):
@@ -43,6 +48,10 @@ class Side(Protocol):
 
     def dataset(self, topic: str) -> ray.data.Dataset:
         """Return the bodies of all messages of `topic` as a Ray Data dataset, in column `body`."""
+        ...
+
+    def fill_table(self, topic: str, warehouse: Path) -> int:
+        """Write all messages of `topic` to a new Iceberg table below `warehouse`. Return its rows."""
         ...
 
 
@@ -92,6 +101,16 @@ class RayMQSide:
         """Read with `read_dataset`."""
         return read_dataset(topic, nameservers=self._nameservers, columns=["body"])
 
+    def fill_table(self, topic: str, warehouse: Path) -> int:
+        """Write in rounds until there is nothing left, as the process `lakes:` does."""
+        catalog = open_catalog(lake_settings(str(warehouse), warehouse))
+        table = LakeTable.create(catalog, "raymq", topic)
+        rows, remaining = 0, 1
+        while remaining:
+            written = write_round(table, lambda: describe_topic(self._nameservers, topic))
+            rows, remaining = rows + written.rows, written.remaining
+        return rows
+
 
 class KafkaSide:
     """Kafka, with Spark's Kafka source and sink, and `ray.data.read_kafka`."""
@@ -132,6 +151,47 @@ class KafkaSide:
         """Read with `ray.data.read_kafka`."""
         read = ray.data.read_kafka(topic, bootstrap_servers=self._servers)
         return read.rename_columns({"value": "body"}).select_columns(["body"])
+
+    def fill_table(self, topic: str, warehouse: Path) -> int:
+        """Write with Spark Structured Streaming: all that there is, in batches, then end."""
+        name = warehouse.name.replace("-", "_")
+        catalog = f"spark.sql.catalog.{name}"
+        for key, value in {
+            catalog: "org.apache.iceberg.spark.SparkCatalog",
+            f"{catalog}.type": "hadoop",
+            f"{catalog}.warehouse": str(warehouse),
+        }.items():
+            self._spark.conf.set(key, value)
+        table = f"{name}.raymq.`{topic}`"
+        self._spark.sql(
+            f"create table {table} (queue int, offset bigint, store_time timestamp, key string,"
+            " headers array<struct<key: string, value: binary>>, body binary)"
+            " using iceberg partitioned by (days(store_time))"
+        )
+        options = {
+            "kafka.bootstrap.servers": self._servers,
+            "subscribe": topic,
+            "startingOffsets": "earliest",
+            "includeHeaders": "true",
+        }
+        rows = self._spark.readStream.format("kafka").options(**options).load()
+        query = (
+            rows.selectExpr(
+                "partition as queue",
+                "offset",
+                "timestamp as store_time",
+                "cast(key as string) as key",
+                "headers",
+                "value as body",
+            )
+            .writeStream.format("iceberg")
+            .trigger(availableNow=True)
+            .option("checkpointLocation", str(warehouse / "checkpoint"))
+            .option("fanout-enabled", "true")
+            .toTable(table)
+        )
+        query.awaitTermination()
+        return int(self._spark.table(table).count())
 
     def _batch(self, topic: str) -> DataFrame:
         options = {

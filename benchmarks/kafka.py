@@ -18,7 +18,7 @@ from tests.eventually import LIMIT_S
 from tests.ports import free_port
 
 POM = Path(__file__).with_name("kafka_pom.xml")
-KAFKA, SPARK_KAFKA = "kafka", "spark-kafka"
+KAFKA, SPARK_KAFKA, ICEBERG = "kafka", "spark-kafka", "iceberg"
 HEAP = ("-Xms1g", "-Xmx1g")
 
 
@@ -29,7 +29,7 @@ def kafka_jars(profile: str) -> Path:
         JavaNotFound: There is no Maven, and the jars are not cached.
         BuildFailed: Maven failed.
     """
-    return jars_of(POM, (KAFKA, SPARK_KAFKA)) / profile
+    return jars_of(POM, (KAFKA, SPARK_KAFKA, ICEBERG)) / profile
 
 
 class Kafka(Started):

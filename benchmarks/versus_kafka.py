@@ -3,9 +3,10 @@
     uv run --with confluent-kafka python -m benchmarks.versus_kafka [--case NAME …] [--messages 5000000]
                                                          [--body-bytes 128] [--rounds 3] [--cold] [--json]
 
-Cases: write, read-bodies, read-all, read-positions, ray-data (needs confluent-kafka), stream. Both brokers
-run on this machine at the same time, each with one topic of 8 queues; the order of the sides alternates from
-round to round, and the results are the medians. Both topics are written once before the first case, and
+Cases: write, read-bodies, read-all, read-positions, ray-data (needs confluent-kafka), stream,
+lake (all messages into a new Iceberg table, for Kafka by Spark Structured Streaming). Both brokers run on
+this machine at the same time, each with one topic of 8 queues; the order of the sides alternates from round
+to round, and the results are the medians. Both topics are written once before the first case, and
 number, length and checksum of their bodies are compared with the rows that were written. RayMQ runs as a
 topology of one broker on Ray, Kafka as one process in KRaft mode with default settings; neither waits for
 the disk. A slow disk may still stop Kafka for seconds, because both sides write some 10 GB in the case write;
@@ -18,6 +19,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shutil
 import statistics
 import sys
 import tempfile
@@ -34,7 +36,7 @@ from pyspark.sql import functions as F  # noqa: N812 - the usual name
 
 from benchmarks.bulk_sides import KafkaSide, RayMQSide, Side, has_confluent_kafka
 from benchmarks.comparison import run_comparison
-from benchmarks.kafka import SPARK_KAFKA, Kafka, kafka_jars
+from benchmarks.kafka import ICEBERG, SPARK_KAFKA, Kafka, kafka_jars
 from benchmarks.page_cache import full_page_cache
 from benchmarks.raymq_on_ray import RayMQOnRay
 from cluster.interrupts import interrupt_once
@@ -68,6 +70,7 @@ CASES = {
     "read-positions": Case("rows/s", 3, 6),
     "ray-data": Case("rows/s", 3, 10),
     "stream": Case("ms", 1.0, 0.5),
+    "lake": Case("rows/s", 3, 6),
 }
 
 
@@ -99,7 +102,9 @@ def _options() -> argparse.Namespace:
 
 def _compare(options: argparse.Namespace, root: Path) -> None:
     settings = {
-        "spark.jars": ",".join(map(str, sorted(kafka_jars(SPARK_KAFKA).glob("*.jar")))),
+        "spark.jars": ",".join(
+            str(jar) for name in (SPARK_KAFKA, ICEBERG) for jar in sorted(kafka_jars(name).glob("*.jar"))
+        ),
         "spark.driver.memory": "3g",
     }
     cases = options.case or [name for name in CASES if name != "ray-data" or has_confluent_kafka()]
@@ -131,7 +136,11 @@ class _Runs:
         self._options = options
         self._root = root
         self._writes = 0
-        self._other: Mapping[str, Callable[[str], float]] = {"write": self._write, "stream": self._stream}
+        self._other: Mapping[str, Callable[[str], float]] = {
+            "write": self._write,
+            "stream": self._stream,
+            "lake": self._lake,
+        }
 
     def prepare(self) -> None:
         """Write the topic of each side and compare what is stored. Raises SidesDiffer."""
@@ -191,6 +200,17 @@ class _Runs:
         begin = time.perf_counter()
         read(self._sides[name])
         return float(self._options.messages / (time.perf_counter() - begin))
+
+    def _lake(self, name: str) -> float:
+        self._writes += 1
+        warehouse = self._root / f"lake-{self._writes}"
+        begin = time.perf_counter()
+        found = self._sides[name].fill_table(TOPIC, warehouse)
+        figure = self._options.messages / (time.perf_counter() - begin)
+        if found != self._options.messages:
+            raise SidesDiffer(f"{name}: {found} of {self._options.messages} rows are in the table")
+        shutil.rmtree(warehouse)
+        return float(figure)
 
     def _stream(self, name: str) -> float:
         """Return the median time in ms from the store time of the last row of a batch to its processing."""
