@@ -28,6 +28,7 @@ from store.message.properties import MessageConst
 from store.store_errors import MessageInvalid
 
 START_OFFSETS: Final = "startOffsetInfo"
+ORDER_COUNTS = "orderCountInfo"
 
 INIT_MAX: Final = 1
 """`initMode`: a new group begins at the end of the queues; 0: at their beginning."""
@@ -174,6 +175,17 @@ def parse_start_offsets(text: str) -> dict[tuple[str, int], int]:
     return found
 
 
+def parse_order_counts(text: str) -> dict[tuple[int, int], int]:
+    """Return the earlier deliveries in `orderCountInfo`, by queue id and offset. Raises ValueError."""
+    found: dict[tuple[int, int], int] = {}
+    for entry in filter(None, text.split(";")):
+        _, place, count = entry.split(" ")
+        if place.startswith("qo"):
+            queue_id, offset = place.removeprefix("qo").split("%")
+            found[int(queue_id), int(offset)] = int(count)
+    return found
+
+
 def popped_messages(
     ext: Mapping[str, str], body: Buffer, broker_name: str, *, decompresses: bool = True
 ) -> list[MessageExt]:
@@ -185,6 +197,7 @@ def popped_messages(
     """
     messages = decode_all(body, broker_name, decompresses=decompresses)
     starts = parse_start_offsets(ext.get(START_OFFSETS, ""))
+    counts = parse_order_counts(ext.get(ORDER_COUNTS, ""))
     for message in messages:
         present = message.properties.get(MessageConst.POP_CK)  # the broker adds it to retries only
         if present is not None:
@@ -201,6 +214,8 @@ def popped_messages(
             message.queue_offset,
         )
         message.properties[MessageConst.POP_CK] = receipt.encode()
+        # An ordered message is delivered again from its queue, so its record does not count deliveries.
+        message.reconsume_times += counts.get((message.queue_id, message.queue_offset), 0)
     return messages
 
 

@@ -244,6 +244,7 @@ class Admin(OffsetAdmin, DeadLetterAdmin, AccessAdmin, RaftAdmin):
         begin_ms: int = 0,
         end_ms: int = END_OF_TIME_MS,
         unique: bool = False,
+        skip_unreachable: bool = False,
     ) -> list[MessageExt]:
         """Return the messages of `topic` that have `key`, oldest first.
 
@@ -254,13 +255,20 @@ class Admin(OffsetAdmin, DeadLetterAdmin, AccessAdmin, RaftAdmin):
             begin_ms: Earliest store timestamp, in ms since the epoch.
             end_ms: Latest store timestamp, in ms since the epoch.
             unique: Search for a UNIQ_KEY (the id that the producer assigned) instead of a user key.
+            skip_unreachable: Leave out the messages of brokers that do not respond, instead of raising an
+                error.
         """
         header = QueryMessageHeader(topic, key, max_messages, begin_ms, end_ms, unique)
         found: list[MessageExt] = []
         for name, address in (await self.route(topic)).all_masters().items():
-            response = await self._opened().request(
-                address, RemotingCommand(RequestCode.QUERY_MESSAGE, header.to_ext())
-            )
+            try:
+                response = await self._opened().request(
+                    address, RemotingCommand(RequestCode.QUERY_MESSAGE, header.to_ext())
+                )
+            except (BrokerUnreachable, DeadlineExceeded):
+                if not skip_unreachable:
+                    raise
+                continue
             if response.code == ResponseCode.QUERY_NOT_FOUND:
                 continue
             if response.code != ResponseCode.SUCCESS:

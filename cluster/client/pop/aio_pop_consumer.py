@@ -31,7 +31,8 @@ class PopConsumer(AsyncFace[PopCore]):
 
     A received message is invisible to all other workers for `invisible_ms`. If it is not acknowledged by
     then, it is delivered again, with `reconsume_times` + 1. Any number of workers may share a topic, more
-    than it has queues, without rebalancing. Messages are not ordered. Calls may run at the same time.
+    than it has queues, without rebalancing. Messages are ordered with `ordered` only.
+    Calls may run at the same time.
     """
 
     def __init__(
@@ -58,6 +59,7 @@ class PopConsumer(AsyncFace[PopCore]):
         max_messages: int = 1,
         timeout_ms: int = 20_000,
         invisible_ms: int | None = None,
+        ordered: bool = False,
     ) -> list[MessageExt]:
         """Return messages of `topic`, or an empty list if none arrive within `timeout_ms`.
 
@@ -71,6 +73,8 @@ class PopConsumer(AsyncFace[PopCore]):
             timeout_ms: Time to wait for a message.
             invisible_ms: How long the messages are invisible to other workers. None: `invisible_ms` of the
                 configuration.
+            ordered: Messages of each queue are received in order. While one of the last call is neither
+                acknowledged nor visible again, its queue is left out.
         """
         (name,) = topics_of(topic)
         check_poll("max_messages", max_messages, timeout_ms)
@@ -79,7 +83,9 @@ class PopConsumer(AsyncFace[PopCore]):
         core = self._opened()
         invisible_ms = core.config.invisible_ms if invisible_ms is None else invisible_ms
         _check_ms("invisible_ms", invisible_ms, 1)
-        return await core.receive(name, selector_of(expression), max_messages, timeout_ms, invisible_ms)
+        return await core.receive(
+            name, selector_of(expression), max_messages, timeout_ms, invisible_ms, is_ordered=ordered
+        )
 
     async def ack(self, messages: MessageExt | Iterable[MessageExt]) -> None:
         """Acknowledge a message, or several: they are not delivered again.

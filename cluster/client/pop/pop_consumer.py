@@ -21,7 +21,8 @@ class PopConsumer(BlockingFace[aio.PopConsumer]):
 
     A received message is invisible to all other workers for `invisible_ms`. If it is not acknowledged by
     then, it is delivered again, with `reconsume_times` + 1. Any number of workers may share a topic, more
-    than it has queues, without rebalancing. Messages are not ordered. Threads may share a consumer.
+    than it has queues, without rebalancing. Messages are ordered with `ordered` only.
+    Threads may share a consumer.
     """
 
     def __init__(

@@ -66,7 +66,14 @@ class PopCore:
         self.instance.before_close(self._leave)
 
     async def receive(
-        self, topic: str, selector: MessageSelector, max_messages: int, timeout_ms: float, invisible_ms: int
+        self,
+        topic: str,
+        selector: MessageSelector,
+        max_messages: int,
+        timeout_ms: float,
+        invisible_ms: int,
+        *,
+        is_ordered: bool = False,
     ) -> list[MessageExt]:
         """Return up to `max_messages` messages; an empty list if none arrive within `timeout_ms`.
 
@@ -89,13 +96,17 @@ class PopCore:
                 init_mode=INIT_MAX if self.config.consume_from == "latest" else 0,
                 exp_type=selector.type,
                 exp=selector.expression,
+                order=is_ordered,
             )
             messages = await self._pop_any(brokers, header)
             if messages or self.instance.now_ms() >= deadline_ms:
                 self._names.unwrap_messages(messages)
                 return messages
             if len(brokers) > 1:
-                await self._wait(brokers, wrapped, min(left_ms, LONG_POLL_MS))
+                notification = NotificationHeader(
+                    self.config.group, wrapped, -1, min(left_ms, LONG_POLL_MS), order=is_ordered
+                )
+                await self._wait(brokers, notification)
 
     async def ack(self, messages: Sequence[MessageExt]) -> None:
         """Acknowledge messages. Raises ConfigInvalid, ClientError."""
@@ -232,15 +243,14 @@ class PopCore:
         except (RecordDamaged, MessageInvalid, KeyError, ValueError) as error:
             raise DataDamaged(f"the response of broker {name!r} to a pop is damaged: {error!r}") from error
 
-    async def _wait(self, brokers: Iterable[tuple[str, str]], topic: str, wait_ms: int) -> None:
-        """Wait until a broker has a message, but for `wait_ms` at most."""
-        header = NotificationHeader(self.config.group, topic, -1, wait_ms)
+    async def _wait(self, brokers: Iterable[tuple[str, str]], header: NotificationHeader) -> None:
+        """Wait until a broker has a message, but for the poll time of `header` at most."""
 
         async def notified(address: str) -> bool:
             command = RemotingCommand(RequestCode.NOTIFICATION, header.to_ext())
             try:
                 response = await self.instance.request(
-                    address, command, wait_ms + self.config.request_timeout_ms
+                    address, command, header.poll_time + self.config.request_timeout_ms
                 )
             except ClientError:  # the next pop reports it
                 return False

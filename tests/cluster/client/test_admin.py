@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 import pytest
 
+from actors.wire.codes import RequestCode
 from cluster.client import Admin, MessageQueue, Producer, ProducerConfig, PullConsumer, aio
-from cluster.client.errors import BrokerRefused, ClientClosed, ConfigInvalid, GroupNotFound, TopicNotFound
+from cluster.client.errors import (
+    BrokerRefused,
+    BrokerUnreachable,
+    ClientClosed,
+    ConfigInvalid,
+    GroupNotFound,
+    TopicNotFound,
+)
 from store.message.group_config import SubscriptionGroupConfig
 from tests.eventually import eventually
 
-from .conftest import Cluster
+from .conftest import Cluster, ResponseDroppingProxy
 from .test_pull_consumer import fill
 
 
@@ -131,3 +140,18 @@ def test_query_by_key_searches_all_brokers(cluster: Cluster) -> None:
             producer.send(topic, f"{number}", keys="shared", queue=queue)
         found = admin.messages_by_key(topic, "shared")
     assert {(message.broker_name, message.body) for message in found} == {("a", b"0"), ("b", b"1")}
+
+
+def test_query_by_key_can_leave_out_a_broker_without_response(clusters: Callable[..., Cluster]) -> None:
+    cluster = clusters()
+    proxy = ResponseDroppingProxy(cluster, "a", lambda code, _: code == RequestCode.QUERY_MESSAGE)
+    cluster.stop_broker("a")
+    cluster.start_broker("a", advertised_port=proxy.port)
+    topic = cluster.topic(queues=1)
+    with Admin(cluster.address) as admin, Producer(cluster.address) as producer:
+        for queue in producer.queues(topic):
+            producer.send(topic, queue.broker_name, keys="k", queue=queue)
+        with pytest.raises(BrokerUnreachable):
+            admin.messages_by_key(topic, "k")
+        assert [each.body for each in admin.messages_by_key(topic, "k", skip_unreachable=True)] == [b"b"]
+    proxy.stop()

@@ -202,3 +202,21 @@ def test_invalid_calls_are_refused(cluster: Cluster, group: str) -> None:
     worker.close()
     with pytest.raises(ClientClosed):
         worker.receive(topic)
+
+
+def test_ordered_messages_are_received_one_by_one_and_count_deliveries(cluster: Cluster, group: str) -> None:
+    topic = cluster.topic(queues=1)
+    with Producer(cluster.address) as producer:
+        queue = producer.queues(topic)[0]
+        for body in (b"1", b"2"):
+            producer.send(topic, body, queue=queue)
+    with PopConsumer(cluster.address, group) as worker, PopConsumer(cluster.address, group) as other:
+        (first,) = worker.receive(topic, timeout_ms=WAIT_MS, ordered=True)
+        assert (first.body, first.reconsume_times) == (b"1", 0)
+        assert other.receive(topic, timeout_ms=0, ordered=True) == []  # its queue is blocked
+        worker.nack(first)
+        (again,) = other.receive(topic, timeout_ms=WAIT_MS, ordered=True)
+        assert (again.body, again.reconsume_times) == (b"1", 1)
+        other.ack(again)
+        (second,) = worker.receive(topic, timeout_ms=WAIT_MS, ordered=True)
+        assert (second.body, second.reconsume_times) == (b"2", 0)
