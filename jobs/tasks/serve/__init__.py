@@ -1,0 +1,1 @@
+"""The task queue of Ray Serve: `@task_consumer` over RayMQ."""
