@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -19,6 +20,7 @@ from jobs.job_errors import JobError
 from jobs.lake.catalogs import open_catalog
 from jobs.lake.lake_table import LakeState, LakeTable
 from jobs.lake.round import Engine, write_round
+from jobs.lake.upkeep import compact, expire, remove_orphans
 from jobs.lake_service.process_settings import LakeProcessSettings
 from jobs.reading.describe import states_of
 from jobs.reading.options.topics import user_topics
@@ -30,6 +32,8 @@ from store.store_errors import StoreError
 
 _log = get_logger(__name__)
 
+COMPACTED_MAX = 4
+"""Files that one upkeep writes; the next round waits for them."""
 FAILURES = (JobError, ClientError, StoreError, OSError)
 """The errors after which the next round tries again. Others are bugs: the process restarts."""
 
@@ -69,11 +73,13 @@ class LakeRounds:
         self._engine = engine
         self._clock = clock
         self._catalog: Any = None  # PyIceberg's
+        self._upkeep_due_ns: dict[str, int] = {}
         self.tables: dict[str, TableProgress] = {}
         self.problem = ""
         """Why the topics or the catalog cannot be read; else empty."""
         self.rounds = 0
         self.failed_rounds = 0
+        self.failed_upkeeps = 0
 
     def tick(self, is_stopping: Callable[[], bool] = lambda: False) -> bool:
         """Run a round of each topic. Return True if messages are left that a next round may write at once."""
@@ -82,6 +88,7 @@ class LakeRounds:
                 topics = self._topics(admin)
                 for gone in self.tables.keys() - topics:
                     del self.tables[gone]
+                    self._upkeep_due_ns.pop(gone, None)
                 is_left = False
                 for topic in sorted(topics):
                     if is_stopping():
@@ -119,7 +126,27 @@ class LakeRounds:
             found = replace(found, problem=f"the table has more messages than {queues}: its log went back")
         is_caught_up = not result.remaining and not result.ahead
         self.tables[topic] = replace(found, caught_up_ns=begin_ns if is_caught_up else before.caught_up_ns)
+        if not result.remaining and begin_ns >= self._upkeep_due_ns.get(topic, begin_ns):
+            self._upkeep_due_ns[topic] = begin_ns + int(self._settings.upkeep_interval_s * 1000) * NS_PER_MS
+            self._upkeep(table)
         return result.remaining > 0
+
+    def _upkeep(self, table: LakeTable) -> None:
+        """Compact small files, expire snapshots and delete what none has; failures are repeated later."""
+        try:
+            compaction = compact(table, groups_max=COMPACTED_MAX)
+            expired = expire(table, timedelta(hours=self._settings.snapshots_kept_h))
+            orphans = remove_orphans(table)
+        except FAILURES as error:
+            self.failed_upkeeps += 1
+            _log.warning("lake_upkeep_failed", topic=table.topic, error=str(error))
+            return
+        if compaction.files_before or expired or orphans:
+            before, after = compaction.files_before, compaction.files_after
+            _log.info(
+                "lake_upkeep_done", topic=table.topic, files_before=before, files_after=after,
+                snapshots_expired=expired, files_deleted=orphans,
+            )  # fmt: skip
 
     def _keep(self, admin: Admin, topic: str, offsets: Mapping[MessageQueue, int]) -> None:
         """Commit the offsets of a table for the lake's group: up to there, brokers may delete their log."""

@@ -36,6 +36,12 @@ class LakeProcessSettings(MetricsSettings):
     """PyIceberg's properties of the catalog; default: SQLite in `<warehouse>/catalog.db`. Secrets are given
     as `file:PATH` or `env:NAME`.
     """
+    upkeep_interval_s: float = Field(default=3600.0, ge=1, allow_inf_nan=False)
+    """Seconds between two upkeeps of a table: at least 8 small files of a day become one (at most 4 at a
+    time), snapshots expire, and files that no snapshot has are deleted when they are a day old.
+    """
+    snapshots_kept_h: float = Field(default=6.0, gt=0, allow_inf_nan=False)
+    """Age in hours at which a snapshot expires, unless it is one of the newest 10."""
     retention_waits: bool = True
     """Whether brokers keep log files until their messages are in the tables (`retention_waits_for`)."""
     credentials_file: Path | None = None

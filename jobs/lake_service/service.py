@@ -136,4 +136,9 @@ class LakeService:
                 "Rounds that failed, those included that found no topics.",
                 metric="raymq_lake_failed_rounds_total",
             ),
+            Figure(
+                "failed_upkeeps", Kind.COUNTER, "", lambda: self._rounds.failed_upkeeps,
+                "Compactions and expiries that failed, and are repeated after `upkeep_interval_s`.",
+                metric="raymq_lake_failed_upkeeps_total",
+            ),
         )  # fmt: skip

@@ -11,8 +11,10 @@ from typing import Any
 import pytest
 
 from cluster.client import Admin, Producer
+from jobs.job_errors import CommitConflict
 from jobs.lake.catalogs import open_catalog
 from jobs.lake.lake_table import LakeTable
+from jobs.lake_service import lake_rounds
 from jobs.lake_service.lake_rounds import LakeRounds, TableProgress
 from jobs.lake_service.process_settings import LakeProcessSettings
 from jobs.lake_service.service import LakeService
@@ -174,3 +176,46 @@ def test_bug_in_a_round_is_reported_to_the_host(nameserver: str, tmp_path: Path)
 
     asyncio.run(story())
     assert failed == ["ZeroDivisionError: a bug"]
+
+
+def test_upkeep_compacts_small_files_after_its_interval(
+    nameserver: str, tmp_path: Path, clock: ClockAtRest, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    settings = settings_of(
+        tmp_path, nameserver, topics=["orders"], upkeep_interval_s=60, snapshots_kept_h=1e-9
+    )
+    rounds = LakeRounds(settings, None, clock)
+    for _ in range(12):
+        send(nameserver, "orders", 1)
+        rounds.tick()
+    rows, files = rows_of(settings, "orders"), rounds.tables["orders"].files
+    assert files == 12
+    clock.advance(59_000)
+    rounds.tick()
+    assert rounds.tables["orders"].files == files
+    clock.advance(1_000)
+    rounds.tick()
+    rounds.tick()
+    assert rounds.tables["orders"].files == 1
+    assert rows_of(settings, "orders") == rows == rounds.tables["orders"].rows
+    assert "lake_upkeep_done" in caplog.text
+    table = LakeTable.find(open_catalog(settings.lake), "raymq", "orders")
+    assert table is not None
+    assert len(table.iceberg.metadata.snapshots) <= 11
+    send(nameserver, "orders", 1)
+    rounds.tick()
+    assert rows_of(settings, "orders") == rows + 1
+
+
+def test_upkeep_that_fails_is_counted_and_stops_no_round(
+    nameserver: str, tmp_path: Path, clock: ClockAtRest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise CommitConflict("another writer")
+
+    rounds = LakeRounds(settings_of(tmp_path, nameserver, topics=["orders"]), None, clock)
+    monkeypatch.setattr(lake_rounds, "compact", refuse)
+    rounds.tick()
+    assert rounds.failed_upkeeps == 1
+    assert (rounds.tables["orders"].failures, rounds.tables["orders"].problem) == (0, "")
