@@ -10,7 +10,9 @@ row once, so `read_queue(committed=True)` returns each message once.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -24,7 +26,6 @@ from jobs.archive.directory import (
     IMPORTS,
     PLAN,
     ArchiveDirectory,
-    ArchivedSplit,
     ArchivePlan,
     SplitReceipt,
 )
@@ -37,7 +38,6 @@ from jobs.writing.commit import WriteReceipt, commit, prepare_topic
 from jobs.writing.partition_writer import PartitionReceipt, PartitionWriter
 from jobs.writing.write_job import BUFFER_BYTES, WriteColumns, WriteJob, new_job
 from store.common.clock import SystemClock
-from store.message.message_queue import MessageQueue
 
 BATCH_ROWS = 64 * 1024
 BATCH_BYTES = 16 * MIB
@@ -57,6 +57,17 @@ class SavedResult(msgspec.Struct, frozen=True):
 
     job_id: str
     rows: int
+
+
+@dataclass(frozen=True)
+class SentPart:
+    """A part of a queue that is sent as one partition of a job: its name, and how its rows are read."""
+
+    name: str
+    broker_name: str
+    queue_id: int
+    rows: int
+    batches: Callable[[], Iterator[pa.RecordBatch]]
 
 
 def import_topic(
@@ -89,24 +100,46 @@ def import_topic(
     archive = ArchiveDirectory(Path(as_path("directory", directory)))
     plan, receipts = _check_archive(archive)
     topic = plan.topic if topic is None else topic
-    folder = f"{IMPORTS}/{topic}"
+    parts = [
+        SentPart(
+            split.name, split.broker_name, split.queue_id, receipt.rows, partial(_batches, archive, receipt)
+        )
+        for split, receipt in zip(plan.splits, receipts, strict=True)
+    ]
+    return send_parts(archive, f"{IMPORTS}/{topic}", topic, parts, nameservers, progress)
+
+
+def send_parts(
+    archive: ArchiveDirectory,
+    folder: str,
+    topic: str,
+    parts: Sequence[SentPart],
+    nameservers: Nameservers | None,
+    progress: Progress,
+) -> WriteReceipt:
+    """Send parts of queues to a topic, one after the other, as one job whose progress is in `folder`.
+
+    Raises as `import_topic` does.
+    """
     if (done := archive.load(f"{folder}/done.json", SavedResult)) is not None:
         raise ArchiveInvalid(
             f"{archive.root} was imported into topic {topic} by job {done.job_id} ({done.rows:,} messages): "
             f"delete {archive.root / folder} to import it again"
         )
     addresses = ClientConfig(nameservers).addresses()
-    states = _ensure_topic(plan, topic, addresses)
+    states = _ensure_topic(parts, topic, addresses)
     job = _job(archive, folder, topic, addresses, states)
     prepare_topic(job, "append")
-    rows, total = 0, sum(each.rows for each in receipts)
+    rows, total = 0, sum(each.rows for each in parts)
+    sources = sorted({(each.broker_name, each.queue_id) for each in parts})
     sent: list[PartitionReceipt] = []
-    for index, (split, files) in enumerate(zip(plan.splits, receipts, strict=True)):
-        saved = archive.load(f"{folder}/{split.name}.json", PartitionReceipt)
+    for index, part in enumerate(parts):
+        saved = archive.load(f"{folder}/{part.name}.json", PartitionReceipt)
         if saved is None:
-            queue = _target(plan, split, states)
-            saved = PartitionWriter(job, index, queue=queue).write(_batches(archive, files))
-            archive.save(f"{folder}/{split.name}.json", saved)
+            # All parts of a queue are sent to the same queue, in order.
+            queue = states[sources.index((part.broker_name, part.queue_id)) % len(states)].queue
+            saved = PartitionWriter(job, index, queue=queue).write(part.batches())
+            archive.save(f"{folder}/{part.name}.json", saved)
         sent.append(saved)
         rows += saved.rows
         progress(rows, total)
@@ -134,11 +167,11 @@ def _check_archive(archive: ArchiveDirectory) -> tuple[ArchivePlan, list[SplitRe
     return plan, receipts
 
 
-def _ensure_topic(plan: ArchivePlan, topic: str, nameservers: Sequence[str]) -> list[QueueState]:
+def _ensure_topic(parts: Sequence[SentPart], topic: str, nameservers: Sequence[str]) -> list[QueueState]:
     try:
         return describe_topic(list(nameservers), topic)
     except TopicNotFound:
-        queues = max((each.queue_id for each in plan.splits), default=0) + 1
+        queues = max((each.queue_id for each in parts), default=0) + 1
         with Admin(list(nameservers)) as admin:
             admin.create_topic(topic, queues=queues)
         return describe_topic(list(nameservers), topic)
@@ -160,12 +193,6 @@ def _job(
             f"{topic} now: delete it to start again, which sends all messages"
         )
     return WriteJob(topic, list(nameservers), COLUMNS, BUFFER_BYTES, saved.prefix, saved.first)
-
-
-def _target(plan: ArchivePlan, split: ArchivedSplit, states: Sequence[QueueState]) -> MessageQueue:
-    """Return the queue of the topic to which a split is sent: the order in a queue is kept."""
-    sources = sorted({(each.broker_name, each.queue_id) for each in plan.splits})
-    return states[sources.index((split.broker_name, split.queue_id)) % len(states)].queue
 
 
 def _batches(archive: ArchiveDirectory, receipt: SplitReceipt) -> Iterator[pa.RecordBatch]:

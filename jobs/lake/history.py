@@ -145,7 +145,7 @@ def open_histories(lake: LakeOptions, topics: Iterable[str]) -> dict[str, TopicH
 
     Raises `OptionInvalid` if a topic has no table, `LakeInvalid`, and `LakeUnavailable`.
     """
-    settings = lake_settings(lake.warehouse, home_of(DEFAULT_CLUSTER), lake.catalog)
+    settings = lake_settings(lake.warehouse, home_of(DEFAULT_CLUSTER), lake.catalog, lake.namespace)
     catalog = open_catalog(settings)
     return {topic: _open(catalog, settings.namespace, topic, settings.warehouse) for topic in topics}
 
@@ -154,8 +154,8 @@ def _open(catalog: Catalog, namespace: str, topic: str, warehouse: str) -> Topic
     table = LakeTable.find(catalog, namespace, topic)
     if table is None:
         raise OptionInvalid(
-            f"topic {topic} has no table in the warehouse {warehouse}: give the right warehouse= and"
-            " catalog=, list the topic under `lakes:` of the topology, or read it without lake="
+            f"topic {topic} has no table in the warehouse {warehouse}: give the right warehouse=,"
+            " catalog= and namespace=, list the topic under `lakes:`, or read it without lake="
         )
     return TopicHistory(table, table.state())
 

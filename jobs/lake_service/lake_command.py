@@ -22,6 +22,7 @@ from jobs.console import (
     Nameserver,
     exiting_on_job_errors,
     job_examples,
+    print_result,
     progress_bar,
 )
 
@@ -308,6 +309,31 @@ def expire(
         return
     for each in found:
         typer.echo(f"{each['topic']}: removed {each['snapshots']} snapshots and {each['files']} files")
+
+
+@app.command(epilog=job_examples("raymq lake restore orders --to orders-2025"))
+def restore(
+    topic: Topic,
+    to: Annotated[str, typer.Option("--to", help="Topic to which the messages are sent.")],
+    append: Annotated[bool, typer.Option("--append", help="Also if that topic has messages.")] = False,
+    warehouse: Warehouse = WAREHOUSE,
+    catalog: Properties = None,
+    namespace: Namespace = NAMESPACE,
+    nameserver: Nameserver = None,
+    as_json: AsJson = False,
+) -> None:
+    """Send the messages that the table of TOPIC has to another topic, in the order of their queues.
+
+    The topic is created if it does not exist. Run the command again to resume an interrupted restore. Reads
+    with `committed` see the messages when the command has finished.
+    """
+    with _lake(warehouse, catalog, namespace) as opened, progress_bar(f"restoring {topic}") as progress:
+        from jobs.lake_service.restore import restore_topic
+
+        (table,) = _tables(opened, namespace, [topic])
+        receipt = restore_topic(table, to, nameservers=nameserver, append=append, progress=progress)
+    line = f"restored {receipt.rows:,} messages of topic {topic} to {receipt.topic} (job {receipt.job_id})"
+    print_result(receipt, line, as_json=as_json)
 
 
 @app.command(epilog=job_examples("raymq lake drop orders", "raymq lake drop orders --yes --keep-files"))

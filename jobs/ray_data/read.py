@@ -76,6 +76,7 @@ def read_dataset(
     warehouse: str | None = None,
     catalog: Mapping[str, str] | None = None,
     where: str | None = None,
+    namespace: str | None = None,
     **ray_options: Any,
 ) -> ray.data.Dataset:
     """Read the messages that are confirmed now as a dataset with one row each (`jobs.reading.schema`).
@@ -83,7 +84,6 @@ def read_dataset(
     Args:
         topic, topic_pattern: The topic, a list of topics, or a regular expression for their full names.
         nameservers: "host:port;host:port", a list, or None for the value of the environment or the default.
-        trigger: As in `ray.data.read_kafka`; only "once" is supported.
         start_offset: "earliest", "latest", an offset, a datetime (store time; UTC without a time zone),
             "group:NAME" (see `jobs.commit_read`), or {"topic": {"broker": {queue id: offset}}}.
         end_offset: End of the read (exclusive), in the same forms. Unlisted queues are read as a whole.
@@ -94,7 +94,7 @@ def read_dataset(
         fail_on_data_loss: Fail with `DataLoss` if requested offsets do not exist. False: log and skip them.
         map_files: Run tasks on the brokers' nodes, if possible, and map the stores' files. False: fetch.
         replica: "any": of a broker without a master, read what its slave has; see docs/replication.md.
-        lake, warehouse, catalog, where: Read history from the Iceberg table of the topic (docs/lake.md).
+        lake, warehouse, catalog, where, namespace: Read history from the topic's table (docs/lake.md).
         ray_options: Options of `ray.data.read_datasource`; `override_num_blocks` is 1 per 100,000 messages.
 
     Raises:
@@ -113,7 +113,7 @@ def read_dataset(
         **_flags(committed=committed, fail_on_data_loss=fail_on_data_loss, map_files=map_files),
         mode=as_choice("mode", mode, MODES),
         replica=parse_replica(replica),
-        lake=parse_lake(lake, warehouse, catalog, where),
+        lake=parse_lake(lake, warehouse, catalog, where, namespace),
     )
     return _planned_dataset(options, ray_options)
 

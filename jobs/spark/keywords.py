@@ -50,6 +50,7 @@ class ReadKeywords(TypedDict, total=False):
     warehouse: str
     catalog: Mapping[str, str]
     where: str
+    namespace: str
 
 
 class QueueKeywords(ReadKeywords, total=False):
@@ -147,5 +148,5 @@ def _options(
         # With a schema, a body is also malformed if it does not fit, so the mode is applied after decoding.
         PERMISSIVE if "schema" in given else as_choice("mode", given.get("mode", PERMISSIVE), MODES),
         parse_replica(given.get("replica", "master")),
-        parse_lake(*(given.get(name) for name in ("lake", "warehouse", "catalog", "where"))),
+        parse_lake(*(given.get(name) for name in ("lake", "warehouse", "catalog", "where", "namespace"))),
     )

@@ -55,8 +55,8 @@ def read_queue(spark: SparkSession, topic: str | None = None, **options: Unpack[
     what its slave has confirmed, which may lack the newest messages; not with `committed` and "group:NAME".
     `lake`: read history from the Iceberg table of the topic (docs/lake.md): "only" reads the table, without a
     cluster; "with_tail" continues in the log from the offsets that the table has reached, so that each
-    message is read once. `warehouse` (default: "lake", below RAYMQ_HOME), `catalog` (PyIceberg's properties):
-    where the table is. `where`: read only rows for which this expression on the columns is true, such as
+    message is read once. `warehouse` (default: "lake", below RAYMQ_HOME), `catalog` (PyIceberg's properties),
+    `namespace`: where it is. `where`: read only rows for which this expression is true, such as
     "queueId = 3 AND keys = 'order-17'". Not with `committed`.
 
     Raises `OffsetsInvalid`, `OptionInvalid`, `DataLoss`, `cluster.client.ClientError` (TopicNotFound …), and

@@ -11,6 +11,7 @@ from jobs.option_values import as_choice, as_path
 ONLY, WITH_TAIL = "only", "with_tail"
 WAREHOUSE = "lake"
 """The warehouse of a topology by default: a directory below RAYMQ_HOME."""
+NAMESPACE = "raymq"
 
 
 @dataclass(frozen=True)
@@ -22,19 +23,25 @@ class LakeOptions:
         warehouse: Directory or URI of the tables; below RAYMQ_HOME unless it is absolute.
         catalog: Properties of the catalog of PyIceberg; empty for the default.
         where: An expression on the columns of the read, or "" for all rows.
+        namespace: The namespace of the tables in the catalog.
     """
 
     has_tail: bool
     warehouse: str = WAREHOUSE
     catalog: Mapping[str, str] = field(default_factory=dict)
     where: str = ""
+    namespace: str = NAMESPACE
 
 
 def parse_lake(
-    lake: object, warehouse: object = None, catalog: object = None, where: object = None
+    lake: object,
+    warehouse: object = None,
+    catalog: object = None,
+    where: object = None,
+    namespace: object = None,
 ) -> LakeOptions | None:
     """Return the options of a read of tables, or None if `lake` is None. Raises `OptionInvalid`."""
-    given = {"warehouse": warehouse, "catalog": catalog, "where": where}
+    given = {"warehouse": warehouse, "catalog": catalog, "where": where, "namespace": namespace}
     if lake is None:
         if unused := [name for name, value in given.items() if value is not None]:
             raise OptionInvalid(
@@ -54,4 +61,5 @@ def parse_lake(
         WAREHOUSE if warehouse is None else as_path("warehouse", warehouse),  # type: ignore[arg-type]
         {str(name): str(value) for name, value in (catalog or {}).items()},
         where or "",
+        NAMESPACE if namespace is None else str(namespace),
     )
