@@ -25,6 +25,7 @@ from store.commitlog.log_paths import COMMIT_LOG, LogPaths
 from store.disk.files import sync_directory
 from store.dispatch.saved_sink import SINKS
 from store.kernels import walk
+from store.lite.names import LITE
 from store.ownership.divergence import DIVERGED_FILE, Divergence, read_divergence
 from store.ownership.identity import (
     AbortFile,
@@ -48,7 +49,10 @@ from store.tools.verify.log_view import LogView
 _CONFIG = Path("config")
 _TOPICS = _CONFIG / "topics.json"
 DERIVED = (
-    *map(Path, (CONSUME_QUEUE, INDEX, SINKS, "timerwheel", "timerlog", CHECKPOINT, SUMMARY_FILE, MARK, WORK)),
+    *map(
+        Path,
+        (CONSUME_QUEUE, INDEX, SINKS, LITE, "timerwheel", "timerlog", CHECKPOINT, SUMMARY_FILE, MARK, WORK),
+    ),
     *(_CONFIG / name for name in ("timercheck", "timermetrics", "timermetrics.bak")),
 )
 """What is derived from the log, relative to the store's root."""
