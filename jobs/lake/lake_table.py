@@ -50,11 +50,13 @@ from pyiceberg.types import (
 )
 
 from jobs.job_errors import CommitConflict, LakeInvalid, LakeUnavailable, OptionInvalid
-from jobs.lake.catalogs import lake_errors, table_name
+from jobs.lake.bodies import LakeBodies
+from jobs.lake.catalogs import ERRORS_SUFFIX, lake_errors, table_name
 from jobs.reading.table_files import TABLE_COLUMNS
 from store.message.message_queue import MessageQueue
 
 TOPIC, ERRORS_OF = "raymq.topic", "raymq.errors-of"
+BODIES = "raymq.bodies"
 OFFSETS, GAPS, COMMIT, STATE = "raymq.offsets", "raymq.gaps", "raymq.commit", "raymq.state"
 
 STORE_TIME, BODY, REASON = "store_time", "body", "reason"
@@ -154,12 +156,18 @@ class LakeTable:
         topic: str,
         fields: pa.Schema | None = None,
         suffix: str = "",
+        bodies: LakeBodies | None = None,
     ) -> LakeTable:
         """Return the table of a topic; create it, or add the columns that it lacks.
 
-        `fields` are the decoded columns, which replace the body; `suffix` is that of `find`. Raises
-        `OptionInvalid` if they are not possible, and as `find` does.
+        `fields` are columns in place of the body; `suffix` is that of `find`. `bodies` let all later rounds
+        decode the bodies into columns. Raises `OptionInvalid` if they are not possible, and as `find` does.
         """
+        found = cls.find(catalog, namespace, topic, suffix)
+        if bodies is None and found is not None:
+            bodies = found.bodies
+        if bodies is not None:
+            fields = bodies.fields
         columns = pa.schema([(BODY, pa.binary())]) if fields is None else fields
         if suffix:
             columns = columns.append(pa.field(REASON, pa.string()))
@@ -169,7 +177,6 @@ class LakeTable:
                 f"the schema of the bodies has the fields {', '.join(taken)}, which are columns of messages:"
                 " give the fields other names"
             )
-        found = cls.find(catalog, namespace, topic, suffix)
         if found is None:
             properties = {**_PROPERTIES, (ERRORS_OF if suffix else TOPIC): topic}
             name = (namespace, table_name(topic) + suffix)
@@ -181,7 +188,21 @@ class LakeTable:
                     f"the table of topic {topic} was dropped while it was created: try again"
                 )
         found.add_columns(columns)
+        if bodies and bodies != found.bodies:
+            with lake_errors(f"the table {found.name}"), found.iceberg.transaction() as change:
+                change.set_properties({BODIES: bodies.to_json()})
         return found
+
+    @property
+    def bodies(self) -> LakeBodies | None:
+        """How the bodies are decoded into columns; None if the table has them as they are."""
+        text = self.iceberg.properties.get(BODIES)
+        return None if text is None else LakeBodies.from_json(text)
+
+    def errors_table(self) -> LakeTable:
+        """Return the table of the bodies that cannot be decoded; create it if it is missing."""
+        namespace = ".".join(self.iceberg.name()[:-1])
+        return self.create(self._catalog, namespace, self.topic, suffix=ERRORS_SUFFIX)
 
     def add_columns(self, columns: pa.Schema) -> None:
         """Add the columns that the table lacks, and widen types. Raises `OptionInvalid` for other types."""
@@ -334,9 +355,17 @@ class LakeTable:
                 producer.delete_data_file(data_file)
 
     def drop(self, *, keep_files: bool = False) -> None:
-        """Remove the table from the catalog, and delete its files. Raises `LakeUnavailable`."""
+        """Remove the table and that of its errors from the catalog, and delete their files.
+
+        Raises `LakeUnavailable`.
+        """
+        errors = self.iceberg.name()[-1] + ERRORS_SUFFIX
+        remove = self._catalog.drop_table if keep_files else self._catalog.purge_table
         with lake_errors(f"the table {self.name}"):
-            (self._catalog.drop_table if keep_files else self._catalog.purge_table)(self.iceberg.name())
+            if self.bodies:
+                with suppress(NoSuchTableError):
+                    remove((*self.iceberg.name()[:-1], errors))
+            remove(self.iceberg.name())
 
     def _snapshot_of(self, commit_id: str) -> Snapshot | None:
         self.refresh()

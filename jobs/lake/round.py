@@ -17,7 +17,7 @@ from typing import NoReturn, Protocol
 
 from jobs.job_errors import CommitConflict, DataLoss, FetchFailed, LakeInvalid, MissingRange
 from jobs.lake.lake_table import LakeGap, LakeState, LakeTable, merge_gaps
-from jobs.lake.write_rows import FILE_BYTES, WriteTask, WrittenRows, delete_files
+from jobs.lake.write_rows import FILE_BYTES, ErrorsTarget, WriteTask, WrittenRows, delete_files
 from jobs.reading.splits import QueueState, Split, StoreLocation, cut_splits
 from store.common.logs import get_logger
 from store.consumequeue.unit import UNIT_BYTES
@@ -112,6 +112,7 @@ class RoundResult:
         remaining: Number of confirmed messages that are left for later rounds.
         ahead: See `RoundPlan`.
         state: The state of the table after the round.
+        errors: Number of messages in the table of errors, because their bodies cannot be decoded.
     """
 
     topic: str
@@ -122,6 +123,7 @@ class RoundResult:
     remaining: int
     ahead: Sequence[MessageQueue]
     state: LakeState
+    errors: int = 0
 
 
 def plan_round(
@@ -199,9 +201,13 @@ def write_round(
     plan = plan_round(queues, state, options.messages_max)
     for queue in plan.ahead:
         _log.error("lake_ahead_of_log", topic=table.topic, queue=str(queue), offset=state.offsets[queue])
+    errors = table.errors_table() if table.bodies else None
+    errors_state = errors.state() if errors else LakeState()
     target = table.arrow_schema, f"{table.location}/data", table.io.properties
     reading = options.map_files, options.has_broker, options.file_bytes
-    tasks = [WriteTask(each, *target, *reading) for each in cut_tasks(plan.ranges, engine.parallelism)]
+    decoding = _errors_target(table, errors, errors_state)
+    splits = cut_tasks(plan.ranges, engine.parallelism)
+    tasks = [WriteTask(each, *target, *reading, decoding) for each in splits]
     written = sum(engine.run(tasks) if tasks else (), WrittenRows())
     found = merge_gaps([*plan.gaps, *map(_gap_of, written.lost)])
     try:
@@ -209,23 +215,28 @@ def write_round(
             _fail([*(_missing(table.topic, each) for each in plan.gaps), *written.lost])
         if written.lost:
             _check_same_past(queues, find_queues())
-    except Exception:
+        if errors and written.error_files:
+            # First, because a round that fails after this is repeated, and leaves these rows out then.
+            errors.commit(written.error_files, plan.ends, (), errors_state)
+        if plan.ends != state.offsets:
+            state = _commit(table, written, plan, found, state)
+    except (CommitConflict, DataLoss, FetchFailed):
         delete_files(table.io, written.files)
         raise
-    if plan.ends != state.offsets:
-        state = _commit(table, written, plan, found, state)
     sizes = written.rows, len(written.files), written.size_bytes
-    return RoundResult(table.topic, *sizes, found, plan.remaining, plan.ahead, state)
+    return RoundResult(table.topic, *sizes, found, plan.remaining, plan.ahead, state, written.errors)
+
+
+def _errors_target(table: LakeTable, errors: LakeTable | None, state: LakeState) -> ErrorsTarget | None:
+    if errors is None or table.bodies is None:
+        return None
+    return ErrorsTarget(table.bodies, errors.arrow_schema, f"{errors.location}/data", state.offsets)
 
 
 def _commit(
     table: LakeTable, written: WrittenRows, plan: RoundPlan, found: Sequence[LakeGap], began_with: LakeState
 ) -> LakeState:
-    try:
-        state = table.commit(written.files, plan.ends, merge_gaps([*began_with.gaps, *found]), began_with)
-    except CommitConflict:
-        delete_files(table.io, written.files)
-        raise
+    state = table.commit(written.files, plan.ends, merge_gaps([*began_with.gaps, *found]), began_with)
     for gap in found:
         _log.error("lake_gap_found", topic=table.topic, **gap._asdict())
     _log.info("lake_round_committed", topic=table.topic, rows=written.rows, snapshot=state.snapshot_id)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from typing import Any
@@ -22,10 +22,14 @@ from pyiceberg.io import FileIO, load_file_io
 
 from cluster.client.config import MIB
 from jobs.job_errors import MissingRange
+from jobs.lake.bodies import LakeBodies
 from jobs.lake.catalogs import lake_errors
-from jobs.lake.lake_table import BODY, READ_COLUMNS, STORE_TIME
+from jobs.lake.lake_table import BODY, READ_COLUMNS, REASON, STORE_TIME
+from jobs.reading.chunk import QUEUE_OFFSET
 from jobs.reading.reader import SplitsReader
+from jobs.reading.schema import BODY_ERROR
 from jobs.reading.splits import Split
+from store.message.message_queue import MessageQueue
 
 FILE_BYTES = 128 * MIB
 ROW_GROUP_ROWS = 128 * 1024
@@ -46,12 +50,16 @@ class WrittenRows:
         rows: The number of rows in them.
         size_bytes: The size of the files.
         lost: The offsets whose messages were deleted or damaged before they were written.
+        error_files: The URIs of the files with bodies that cannot be decoded.
+        errors: The number of rows in them.
     """
 
     files: tuple[str, ...] = ()
     rows: int = 0
     size_bytes: int = 0
     lost: tuple[MissingRange, ...] = ()
+    error_files: tuple[str, ...] = ()
+    errors: int = 0
 
     def __add__(self, other: WrittenRows) -> WrittenRows:
         return WrittenRows(
@@ -59,7 +67,26 @@ class WrittenRows:
             self.rows + other.rows,
             self.size_bytes + other.size_bytes,
             self.lost + other.lost,
+            self.error_files + other.error_files,
+            self.errors + other.errors,
         )
+
+
+@dataclass(frozen=True)
+class ErrorsTarget:
+    """How a task decodes bodies, and the table of those that cannot be decoded.
+
+    Attributes:
+        bodies: How bodies are decoded.
+        schema: The Arrow schema of the files of that table.
+        data_location: The URI below which they are written.
+        begins: The first offset of each queue that is not in that table.
+    """
+
+    bodies: LakeBodies
+    schema: pa.Schema
+    data_location: str
+    begins: Mapping[MessageQueue, int]
 
 
 @dataclass(frozen=True)
@@ -74,6 +101,7 @@ class WriteTask:
         map_files: Map the files of stores on the worker's machine.
         has_broker: The splits are also served by brokers; False for a store without one.
         file_bytes: The size at which a file is complete.
+        errors: How bodies are decoded, and where those go that cannot be; None to keep bodies as they are.
     """
 
     splits: tuple[Split, ...]
@@ -83,6 +111,7 @@ class WriteTask:
     map_files: bool = True
     has_broker: bool = True
     file_bytes: int = FILE_BYTES
+    errors: ErrorsTarget | None = None
 
     @property
     def node_ip(self) -> str:
@@ -94,23 +123,49 @@ class WriteTask:
 
         Raises `FetchFailed`, and `LakeUnavailable` if a file cannot be written.
         """
-        columns = tuple(READ_COLUMNS[name] for name in self.schema.names if name in READ_COLUMNS)
         lost: list[MissingRange] = []
         io = load_file_io(dict(self.io_properties), self.data_location)
         files = DayFiles(io, self.data_location, self.schema, self.file_bytes)
+        failed = None
+        if self.errors:
+            failed = DayFiles(io, self.errors.data_location, self.errors.schema, self.file_bytes)
         try:
             for split in self.splits:
-                for batch in self._read(split, columns, lost):
-                    files.write(self._to_table(batch, columns))
+                for batch in self._read(split, lost):
+                    self._write(split, batch, files, failed)
             written = files.close()
+            refused = failed.close() if failed else WrittenRows()
         except BaseException:
             files.discard()
+            if failed:
+                failed.discard()
             raise
-        return WrittenRows(written.files, written.rows, written.size_bytes, tuple(lost))
+        return replace(written, lost=tuple(lost), error_files=refused.files, errors=refused.rows)
 
-    def _read(
-        self, split: Split, columns: Sequence[str], lost: list[MissingRange]
-    ) -> Iterator[pa.RecordBatch]:
+    def _write(self, split: Split, batch: pa.RecordBatch, files: DayFiles, failed: DayFiles | None) -> None:
+        if self.errors is None or failed is None:
+            files.write(to_columns(batch, self.schema, {}))
+            return
+        decoder = self.errors.bodies.decoder()
+        bodies, reasons = batch.column(BODY).to_pylist(), batch.column(BODY_ERROR).to_pylist()
+        arrays, faults = decoder.typed_columns(bodies, reasons)
+        typed = dict(zip(self.errors.bodies.fields.names, arrays, strict=True))
+        rows = to_columns(batch, self.schema, {**typed, BODY: pa.nulls(len(batch), pa.binary())})
+        if not faults:
+            files.write(rows)
+            return
+        is_faulty = np.zeros(len(batch), np.bool_)
+        is_faulty[list(faults)] = True
+        files.write(rows.filter(pa.array(~is_faulty)))
+        # A round whose second commit failed is repeated, when its errors are in their table already.
+        is_new = batch.column(QUEUE_OFFSET).to_numpy() >= self.errors.begins.get(split.queue, 0)
+        texts = pa.array([faults.get(row) for row in range(len(batch))], pa.string())
+        failed.write(
+            to_columns(batch, self.errors.schema, {REASON: texts}).filter(pa.array(is_faulty & is_new))
+        )
+
+    def _read(self, split: Split, lost: list[MissingRange]) -> Iterator[pa.RecordBatch]:
+        columns = tuple(READ_COLUMNS.values()) + ((BODY_ERROR,) if self.errors else ())
         reader = SplitsReader([split], columns, fail_on_data_loss=False, map_files=self.map_files)
         yield from reader.read_all()
         if not reader.missing or not (self.map_files and self.has_broker):
@@ -123,17 +178,18 @@ class WriteTask:
             yield from served.read_all()
             lost += served.missing
 
-    def _to_table(self, batch: pa.RecordBatch, columns: Sequence[str]) -> pa.RecordBatch:
-        arrays = {
-            name: batch.column(READ_COLUMNS[name]) for name in self.schema.names if name in READ_COLUMNS
-        }
-        return pa.RecordBatch.from_arrays(
-            [
-                arrays[each.name] if each.name in arrays else pa.nulls(batch.num_rows, each.type)
-                for each in self.schema
-            ],
-            schema=self.schema,
-        )
+
+def to_columns(batch: pa.RecordBatch, schema: pa.Schema, given: Mapping[str, pa.Array]) -> pa.RecordBatch:
+    """Return a batch of messages with the columns of a table; those in `given` have these values."""
+    arrays = []
+    for each in schema:
+        if each.name in given:
+            arrays.append(given[each.name].cast(each.type))
+        elif each.name in READ_COLUMNS:
+            arrays.append(batch.column(READ_COLUMNS[each.name]))
+        else:
+            arrays.append(pa.nulls(len(batch), each.type))
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
 class DayFiles:

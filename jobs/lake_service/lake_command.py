@@ -57,6 +57,22 @@ Properties = Annotated[
     ),
 ]
 Namespace = Annotated[str, typer.Option("--namespace", help="Namespace of the tables.")]
+BodySchema = Annotated[
+    str | None,
+    typer.Option(
+        "--schema",
+        help="Columns in place of the body, as in Spark: 'id BIGINT, name STRING'. All later rounds of the"
+        " table decode bodies so; those that cannot be decoded go to the table TOPIC_errors.",
+        show_default=False,
+    ),
+]
+BodyFormat = Annotated[
+    Literal["json", "msgpack", "avro"], typer.Option("--format", help="Format of bodies with a schema.")
+]
+AvroSchema = Annotated[
+    Path | None,
+    typer.Option("--avro-schema", help="File with the schema of Avro bodies, as JSON.", show_default=False),
+]
 WAREHOUSE, NAMESPACE = "lake", "raymq"
 
 
@@ -149,6 +165,7 @@ def _queues(nameserver: str | None, topic: str) -> Sequence[QueueState] | None:
         "raymq lake backfill orders",
         "raymq lake backfill orders --engine ray",
         "raymq lake backfill orders --store /backup/broker-a-0",
+        "raymq lake backfill orders --schema 'id BIGINT, name STRING' --format json",
     )
 )
 def backfill(
@@ -161,6 +178,9 @@ def backfill(
         Literal["local", "ray", "spark"],
         typer.Option(help="What writes the files: this process, Ray tasks on the brokers' nodes, or Spark."),
     ] = "local",
+    schema: BodySchema = None,
+    body_format: BodyFormat = "json",
+    avro_schema: AvroSchema = None,
     accept_loss: Annotated[
         bool,
         typer.Option("--accept-loss", help="List deleted and damaged messages as gaps instead of failing."),
@@ -177,6 +197,7 @@ def backfill(
     the cluster writes to the same table.
     """
     with _lake(warehouse, catalog, namespace) as opened, progress_bar(f"writing {topic}") as progress:
+        from jobs.lake.bodies import LakeBodies
         from jobs.lake.lake_table import LakeTable
         from jobs.lake.round import RoundOptions, stored_queues
         from jobs.reading.describe import describe_topic
@@ -189,13 +210,18 @@ def backfill(
         options = RoundOptions(
             has_broker=store is None, accept_loss=accept_loss, messages_max=BACKFILL_MESSAGES
         )
-        table = LakeTable.create(opened, namespace, topic)
+        avro = avro_schema.read_text() if avro_schema else ""
+        bodies = None if schema is None else LakeBodies(schema, body_format, avro)
+        table = LakeTable.create(opened, namespace, topic, bodies=bodies)
         with _engine(engine) as chosen:
             result = _write_all(table, find, chosen, options, progress)
     if as_json:
         typer.echo(json.dumps(result))
         return
     typer.echo(f"wrote {result['rows']:,} messages of {topic} to {result['files']} files of {table.name}")
+    if result["errors"]:
+        text = f"{result['errors']:,} bodies cannot be decoded: see the table {table.name}_errors"
+        typer.echo(text, err=True)
     if result["lost"]:
         typer.echo(
             f"{result['lost']:,} messages were deleted or damaged before; see `raymq lake status`", err=True
@@ -216,15 +242,17 @@ def _write_all(
     """Run rounds until the table has all messages that the topic had at the beginning."""
     from jobs.lake.round import write_round
 
-    rows = files = lost = 0
+    rows = files = lost = errors = 0
     while True:
         result = write_round(table, find, engine, options)
         rows, files = rows + result.rows, files + result.files
         lost += sum(each.end - each.begin for each in result.gaps)
+        errors += result.errors
         progress(rows, rows + result.remaining)
         if not result.remaining:
             ahead = [f"{each.broker_name}/{each.queue_id}" for each in result.ahead]
-            return {"topic": table.topic, "rows": rows, "files": files, "lost": lost, "ahead": ahead}
+            counts = {"rows": rows, "files": files, "errors": errors, "lost": lost}
+            return {"topic": table.topic, **counts, "ahead": ahead}
 
 
 @contextmanager

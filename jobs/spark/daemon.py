@@ -25,7 +25,7 @@ WORKER_MODULES = (
     "jobs.reading.mapped",
     "jobs.reading.fetched",
     "jobs.reading.reader",
-    "jobs.spark.bodies.body_decoder",
+    "jobs.reading.bodies.body_decoder",
     "jobs.writing.partition_writer",
     "store.tools.reindex.run",
     "cluster.client.producer.table_columns",

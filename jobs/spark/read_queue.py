@@ -9,12 +9,12 @@ from typing import Unpack
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
+from jobs.reading.bodies.body_decoder import Mapper
 from jobs.reading.options.read_options import ReadOptions
 from jobs.reading.plan import ReadPlan, plan_read
 from jobs.reading.reader import AnySplit
 from jobs.reading.schema import spark_schema
 from jobs.spark.bodies.body_columns import parse_body_columns
-from jobs.spark.bodies.body_decoder import Mapper
 from jobs.spark.keywords import QueueKeywords, check_keywords, queue_options
 from jobs.spark.placement import split_indexes
 

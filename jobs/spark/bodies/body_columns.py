@@ -23,12 +23,11 @@ from pyspark.sql.types import StringType, StructField, StructType
 
 from jobs.job_errors import OptionInvalid
 from jobs.option_values import as_choice
+from jobs.reading.bodies.body_decoder import JSON, BodyDecoder, DecodedReader, Mapper, check_available
 from jobs.reading.row_filters import DROPMALFORMED, FAILFAST, MODES, PERMISSIVE
 from jobs.reading.schema import ALL_COLUMNS, BODY_ERROR, spark_schema
-from jobs.spark.bodies.body_decoder import BodyDecoder, DecodedReader, Mapper, check_available
 from jobs.spark.keywords import ReadKeywords
 
-JSON = "json"
 FORMATS = (JSON, "msgpack", "avro")
 CORRUPT_COLUMN = "spark.sql.columnNameOfCorruptRecord"
 PLACE = ("topic", "brokerName", "queueId", "queueOffset")

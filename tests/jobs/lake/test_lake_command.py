@@ -41,7 +41,7 @@ def test_backfill_and_status_show_what_a_table_has(orders: Orders, home: Path) -
     assert result.exit_code == 0, result.output
     assert f"wrote {MESSAGES + 1:,} messages of orders to 1 files of raymq.orders" in result.stdout
     again = json.loads(run("backfill", TOPIC, "-n", orders.nameservers, "--json").stdout)
-    assert again == {"topic": TOPIC, "rows": 0, "files": 0, "lost": 0, "ahead": []}
+    assert again == {"topic": TOPIC, "rows": 0, "files": 0, "errors": 0, "lost": 0, "ahead": []}
     [found] = status_of(orders, TOPIC)
     assert (found["rows"], found["files"], found["lost"]) == (MESSAGES + 1, 1, 0)
     assert (found["messages_behind"], found["seconds_behind"]) == (0, 0.0)
@@ -104,6 +104,17 @@ def test_invalid_settings_of_a_lake_are_refused(arguments: list[str], text: str)
     assert result.exit_code == 2
     assert text in result.output
     assert "hidden" not in result.output
+
+
+def test_backfill_with_a_schema_decodes_bodies_and_counts_errors(orders: Orders, home: Path) -> None:
+    # the bodies are numbers, not objects
+    result = run("backfill", TOPIC, "-n", orders.nameservers, "--schema", "id BIGINT")
+    assert result.exit_code == 0, result.output
+    assert f"{MESSAGES + 1:,} bodies cannot be decoded: see the table raymq.orders_errors" in result.output
+    assert run("drop", TOPIC, "--yes").exit_code == 0
+    assert not list((home / "lake").rglob("*.parquet"))
+    invalid = run("backfill", TOPIC, "-n", orders.nameservers, "--schema", "id NUMBER")
+    assert (invalid.exit_code, "number is no type" in invalid.output) == (2, True)
 
 
 def test_backfill_of_a_topic_that_does_not_exist_creates_no_table(orders: Orders) -> None:

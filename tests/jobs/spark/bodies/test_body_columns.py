@@ -17,8 +17,8 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 from cluster.client import Admin, MessageQueue, Producer
 from jobs import commit_read, read_queue, read_stream
 from jobs.job_errors import OptionInvalid
+from jobs.reading.bodies.avro import avro_decoder
 from jobs.reading.schema import ALL_COLUMNS
-from jobs.spark.bodies.avro import avro_decoder
 from store.message.group_config import SubscriptionGroupConfig
 from tests.eventually import LIMIT_S
 from tests.jobs.conftest import Orders

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from jobs.job_errors import BodyInvalid
-from jobs.spark.bodies.body_decoder import BodyDecoder
+from jobs.reading.bodies.body_decoder import BodyDecoder
 from tests.jobs.spark.bodies.body_formats import AVRO_SCHEMA, ENCODERS, MALFORMED, ORDER
 
 FIELDS = [

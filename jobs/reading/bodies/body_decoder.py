@@ -20,6 +20,7 @@ Mapper = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 Decode = Callable[[bytes], object]
 CONVERSION_ERRORS = (pa.ArrowException, ArithmeticError, TypeError, ValueError)
 SHOWN_BYTES = 60
+JSON = "json"
 
 
 class BodyDecoder:
@@ -42,7 +43,7 @@ class BodyDecoder:
         Args:
             columns: The columns of the message to keep.
             fields: Names and types of the typed columns.
-            body_format: "msgpack" or "avro".
+            body_format: "json", "msgpack" or "avro".
             avro_schema: The Avro schema of the bodies as JSON.
             mode: One of `jobs.reading.row_filters.MODES`.
             corrupt: The typed column that contains malformed bodies as base64, or None.
@@ -57,18 +58,8 @@ class BodyDecoder:
 
     def decode(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Return the batch with typed columns. Raises `BodyInvalid` in the mode FAILFAST."""
-        if self._decode is None:
-            self._decode = decoder_of(self._format, self._avro_schema)
         bodies = batch.column("body").to_pylist()
-        faults: dict[int, str] = {}
-        errors = batch.column(BODY_ERROR).to_pylist()
-        values = [
-            self._value(row, body, error, faults)
-            for row, (body, error) in enumerate(zip(bodies, errors, strict=True))
-        ]
-        arrays = [
-            self._column(field, values, faults) for field in self._fields if field.name != self._corrupt
-        ]
+        arrays, faults = self.typed_columns(bodies, batch.column(BODY_ERROR).to_pylist())
         if faults and self._mode == FAILFAST:
             self._fail(batch, bodies, faults)
         names = [field.name for field in self._fields if field.name != self._corrupt]
@@ -88,6 +79,25 @@ class BodyDecoder:
             valid[list(faults)] = False
             decoded = decoded.filter(pa.array(valid))
         return decoded
+
+    def typed_columns(
+        self, bodies: Sequence[bytes], errors: Sequence[str | None]
+    ) -> tuple[list[pa.Array], dict[int, str]]:
+        """Return the typed columns of bodies, and by row the reasons why bodies cannot be decoded.
+
+        `errors` are the reasons why bodies cannot be decompressed. The values of such rows are null.
+        """
+        if self._decode is None:
+            self._decode = decoder_of(self._format, self._avro_schema)
+        faults: dict[int, str] = {}
+        values = [
+            self._value(row, body, error, faults)
+            for row, (body, error) in enumerate(zip(bodies, errors, strict=True))
+        ]
+        arrays = [
+            self._column(field, values, faults) for field in self._fields if field.name != self._corrupt
+        ]
+        return arrays, faults
 
     def _value(
         self, row: int, body: bytes, error: str | None, faults: dict[int, str]
@@ -111,16 +121,23 @@ class BodyDecoder:
     ) -> pa.Array:
         column = [value.get(field.name) for value in values]
         try:
-            return pa.array(column, field.type)
+            return self._array(column, field.type)
         except CONVERSION_ERRORS:
             pass
         for row, value in enumerate(column):
             try:
-                pa.array([value], field.type)
+                self._array([value], field.type)
             except CONVERSION_ERRORS as error:
                 faults.setdefault(row, f"field {field.name} is no {field.type}: {error}")
                 column[row] = None
-        return pa.array(column, field.type)
+        return self._array(column, field.type)
+
+    def _array(self, values: Sequence[object], kind: pa.DataType) -> pa.Array:
+        # JSON has texts for times and decimals
+        if self._format == JSON and (pa.types.is_temporal(kind) or pa.types.is_decimal(kind)):
+            texts = [value if value is None or isinstance(value, str) else str(value) for value in values]
+            return pa.array(texts, pa.string()).cast(kind)
+        return pa.array(values, kind)
 
     def _fail(self, batch: pa.RecordBatch, bodies: Sequence[bytes | None], faults: Mapping[int, str]) -> None:
         row = min(faults)
@@ -162,8 +179,10 @@ def check_available(body_format: str, avro_schema: str) -> None:
 
 def decoder_of(body_format: str, avro_schema: str) -> Decode:
     """Return the function that decodes one body. Raises `OptionInvalid`."""
+    if body_format == JSON:
+        return msgspec.json.Decoder[Any]().decode
     if body_format == "msgpack":
         return msgspec.msgpack.Decoder[Any]().decode
-    from jobs.spark.bodies.avro import avro_decoder
+    from jobs.reading.bodies.avro import avro_decoder
 
     return avro_decoder(avro_schema)

@@ -1,0 +1,1 @@
+"""Decodes bodies of messages to typed columns, without Spark."""

@@ -1,0 +1,114 @@
+"""Bodies as columns of a table: the schema's text, decoding, and what cannot be decoded."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from cluster.client import Admin, Producer
+from jobs.job_errors import OptionInvalid
+from jobs.lake.bodies import LakeBodies
+from jobs.lake.catalogs import ERRORS_SUFFIX
+from jobs.lake.lake_table import LakeTable
+from jobs.lake.round import write_round
+from jobs.reading.describe import describe_topic
+from tests.jobs.conftest import Orders
+from tests.jobs.lake.lake_files import catalog_of
+from tests.jobs.spark.bodies.body_formats import AVRO_SCHEMA, ENCODERS, MALFORMED, ORDER
+
+SCHEMA = "id BIGINT, name STRING, price DOUBLE, lines ARRAY<STRUCT<item: STRING, count INT>>"
+
+
+def test_schema_text_has_sparks_types() -> None:
+    text = "`a b` int, m MAP<STRING, DOUBLE>, d DECIMAL(12,2), e decimal, t TIMESTAMP, s struct<x: date, "
+    text += "y: array<binary>>"
+    assert LakeBodies(text).fields == pa.schema(
+        [
+            ("a b", pa.int32()),
+            ("m", pa.map_(pa.string(), pa.float64())),
+            ("d", pa.decimal128(12, 2)),
+            ("e", pa.decimal128(10, 0)),
+            ("t", pa.timestamp("us", tz="UTC")),
+            ("s", pa.struct([("x", pa.date32()), ("y", pa.list_(pa.binary()))])),
+        ]
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("", "a column needs a name"),
+        ("id", "its end is no type"),
+        ("id NUMBER", "number is no type"),
+        ("id BIGINT name", "name is unexpected"),
+        ("id BIGINT,", "a column needs a name"),
+        ("id ARRAY<INT", "its end is unexpected instead of >"),
+        ("id DECIMAL(50, 2)", "at most 38 digits"),
+        ("id INT, ID STRING", "a column is there twice"),
+        ("id INT; DROP", "';' is unexpected"),
+    ],
+)
+def test_schema_text_that_is_invalid_is_refused(text: str, reason: str) -> None:
+    with pytest.raises(OptionInvalid, match=reason):
+        LakeBodies(text)
+
+
+def test_format_without_its_schema_is_refused() -> None:
+    with pytest.raises(OptionInvalid, match="needs avroSchema"):
+        LakeBodies("id BIGINT", "avro")
+    with pytest.raises(OptionInvalid, match="format='xml' is unknown"):
+        LakeBodies("id BIGINT", "xml")
+
+
+@pytest.mark.parametrize("body_format", ["json", "msgpack", "avro"])
+def test_bodies_become_columns_and_the_rest_goes_to_the_errors(
+    orders: Orders, tmp_path: Path, body_format: str
+) -> None:
+    topic = f"typed-{body_format}"
+    catalog = catalog_of(tmp_path)
+    bodies = LakeBodies(SCHEMA, body_format, AVRO_SCHEMA if body_format == "avro" else "")
+    table = LakeTable.create(catalog, "raymq", topic, bodies=bodies)
+    with Admin(orders.nameservers) as admin, Producer(orders.nameservers) as producer:
+        admin.create_topic(topic, queues=1)
+        for _ in range(2):
+            producer.send(topic, ENCODERS[body_format](ORDER))
+            producer.send(topic, MALFORMED[body_format][0])
+            # another writer knows the schema from the table
+            result = write_round(
+                LakeTable.create(catalog, "raymq", topic), lambda: describe_topic(orders.nameservers, topic)
+            )
+            assert (result.rows, result.errors) == (1, 1)
+    table.refresh()
+    rows = table.iceberg.scan().to_arrow().to_pylist()
+    assert [{name: row[name] for name in ORDER} for row in rows] == [ORDER, ORDER]
+    assert "body" not in rows[0]
+    errors = LakeTable.find(catalog, "raymq", topic, ERRORS_SUFFIX)
+    assert errors is not None
+    failed = errors.iceberg.scan().to_arrow().to_pylist()
+    assert [row["body"] for row in failed] == [MALFORMED[body_format][0]] * 2
+    assert all(row["reason"] for row in failed)
+    places = [(row["broker"], row["queue"], row["offset"]) for row in (*rows, *failed)]
+    assert len(set(places)) == 4
+
+
+def test_json_texts_become_times_and_decimals(orders: Orders, tmp_path: Path) -> None:
+    topic = "typed-times"
+    table = LakeTable.create(
+        catalog_of(tmp_path), "raymq", topic, bodies=LakeBodies("at TIMESTAMP, on DATE, price DECIMAL(8,2)")
+    )
+    given = {"at": "2026-11-29T05:00:00Z", "on": "2026-11-29", "price": "12.50"}
+    with Admin(orders.nameservers) as admin, Producer(orders.nameservers) as producer:
+        admin.create_topic(topic, queues=1)
+        producer.send(topic, json.dumps(given).encode())
+        producer.send(topic, json.dumps({**given, "at": "yesterday"}).encode())
+    result = write_round(table, lambda: describe_topic(orders.nameservers, topic))
+    assert (result.rows, result.errors) == (1, 1)
+    [row] = table.iceberg.scan().to_arrow().to_pylist()
+    assert (row["at"].isoformat(), str(row["on"]), str(row["price"])) == (
+        "2026-11-29T05:00:00+00:00",
+        "2026-11-29",
+        "12.50",
+    )
