@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import pyarrow.compute as pc
+import pyarrow.fs as pafs
 from pyiceberg.catalog import Catalog
 from pyiceberg.conversions import from_bytes
 from pyiceberg.expressions import (
@@ -49,11 +51,12 @@ from jobs.reading.plan import ReadPlan, ends_of, find_end, find_start
 from jobs.reading.row_filters import SelectedRows
 from jobs.reading.splits import NO_STORE, QueueState, Split, choose_ranges
 from jobs.reading.starting_offsets import EARLIEST, LATEST, Offsets
-from jobs.reading.table_files import TABLE_COLUMNS, FilePart, TableSource, TableSplit
+from jobs.reading.table_files import TABLE_COLUMNS, FilePart, RowBounds, TableSource, TableSplit
 from store.common.logs import get_logger
 from store.message.message_queue import MessageQueue
 
 ERROR_CHARACTERS = 200
+ALWAYS_TRUE = AlwaysTrue()
 
 
 @dataclass(frozen=True)
@@ -77,16 +80,27 @@ class TopicHistory:
         """Yield the gaps of a queue."""
         return (each for each in self.state.gaps if (each.broker, each.queue) == queue[1:])
 
-    def files(self, wanted: BooleanExpression) -> Iterator[TableSplit]:
+    def file_system(self) -> pafs.FileSystem:
+        """Return the file system in which the table writes its files."""
+        properties = self.table.iceberg.io.properties
+        return PyArrowFileIO(properties).fs_by_scheme(
+            *PyArrowFileIO.parse_location(self.table.location, properties)[:2]
+        )
+
+    def files(
+        self,
+        wanted: BooleanExpression = ALWAYS_TRUE,
+        where: pc.Expression | None = None,
+        bounds: tuple[RowBounds, ...] | None = None,
+    ) -> Iterator[TableSplit]:
         """Yield the files that may have wanted rows: one uncut split for each file system.
 
-        Raises `LakeUnavailable`, and `LakeInvalid` if rows were deleted without rewriting their files.
+        `where` and `bounds` select the same rows for the readers of the files. Raises `LakeUnavailable`, and
+        `LakeInvalid` if rows were deleted without rewriting their files.
         """
         iceberg = self.table.iceberg
-        schema = iceberg.schema()
         with lake_errors(f"the table {self.table.name}"):
             tasks = list(self.scan(wanted).plan_files()) if self.state.snapshot_id is not None else []
-            filtered = None if wanted == AlwaysTrue() else expression_to_pyarrow(bind(schema, wanted, True))
         if any(each.delete_files for each in tasks):
             raise LakeInvalid(
                 f"rows of the table {self.table.name} are marked as deleted in files of their own, which"
@@ -99,7 +113,9 @@ class TopicHistory:
             parts.setdefault((scheme, netloc), []).append(FilePart(path, 0, groups, file.record_count))
         io = PyArrowFileIO(iceberg.io.properties)
         for place, found in parts.items():
-            yield TableSplit(TableSource(self.table.topic, io.fs_by_scheme(*place), filtered), tuple(found))
+            yield TableSplit(
+                TableSource(self.table.topic, io.fs_by_scheme(*place), where, bounds), tuple(found)
+            )
 
     def _oldest(self, file: DataFile) -> tuple[int, str]:
         """Return the least store time in a file, if it is known, as the key by which files are sorted."""
@@ -121,7 +137,12 @@ class Span:
 
 
 def plan_lake_read(options: ReadOptions) -> ReadPlan:
-    """Return the plan of a read with the option `lake`.
+    """Return the plan of a read with the option `lake`; see `plan_with_states`."""
+    return plan_with_states(options)[0]
+
+
+def plan_with_states(options: ReadOptions) -> tuple[ReadPlan, list[QueueState]]:
+    """Return the plan of a read with the option `lake`, and the queues of the log that it continues in.
 
     Raises `OptionInvalid`, `OffsetsInvalid`, `DataLoss`, `LakeInvalid`, `LakeUnavailable`, and
     `cluster.client.ClientError` if the read continues in the log.
@@ -130,14 +151,30 @@ def plan_lake_read(options: ReadOptions) -> ReadPlan:
     assert lake is not None
     if not lake.has_tail:
         histories = open_histories(lake, options.topics.names)
-        return _plan(options, lake, histories, [], _offsets(options, True), _offsets(options, False))
+        return _plan(options, lake, histories, [], _offsets(options, True), _offsets(options, False)), []
     with Admin(options.nameservers) as admin:
         topics = options.topics.find(admin)
         # Before the offsets of the queues, so that the log reaches beyond the snapshot.
         histories = open_histories(lake, topics)
         states = states_of(admin, *topics, replica=options.replica)
         starting, ending = find_start(admin, options, states), find_end(admin, options, states)
-    return _plan(options, lake, histories, states, starting, ending)
+    return _plan(options, lake, histories, states, starting, ending), states
+
+
+def stream_sources(options: ReadOptions) -> tuple[dict[str, TableSource], SelectedRows | None]:
+    """Return the files of the table of each topic of a stream, and the rows of the log that it returns.
+
+    Raises as `open_histories` does.
+    """
+    lake = options.lake
+    assert lake is not None
+    histories = open_histories(lake, options.topics.names)
+    selected = {topic: _selected(each, lake.where) for topic, each in histories.items()}
+    sources = {
+        topic: TableSource(topic, each.file_system(), selected[topic].of_files)
+        for topic, each in histories.items()
+    }
+    return sources, next((each.of_log for each in selected.values()), None)
 
 
 def open_histories(lake: LakeOptions, topics: Iterable[str]) -> dict[str, TopicHistory]:
@@ -197,16 +234,17 @@ def _plan(
     ]
     tables: list[TableSplit] = []
     for topic, history in histories.items():
-        wanted = _wanted_rows(history, [each for each in spans if each.queue.topic == topic])
-        selected = _selected(history, lake.where)[0]
-        tables += history.files(And(wanted, selected))
+        selected = _selected(history, lake.where)
+        bounds = _bounds(history, [each for each in spans if each.queue.topic == topic])
+        wanted = ALWAYS_TRUE if bounds is None else Or(AlwaysFalse(), AlwaysFalse(), *map(_rows_of, bounds))
+        tables += history.files(And(wanted, selected.in_table), selected.of_files, bounds)
     return ReadPlan(
         options,
         [each for each in tail if each.begin < each.end],
         ends_of(whole, starting, ending),
         epochs=epochs_after(states, {}),
         tables=tables,
-        selected=next((_selected(each, lake.where)[1] for each in histories.values()), None),
+        selected=next((_selected(each, lake.where).of_log for each in histories.values()), None),
     )
 
 
@@ -283,36 +321,46 @@ def _is_outside(history: TopicHistory, span: Span, gap: LakeGap) -> bool:
         return any(history.scan(And(of_queue, test), "offset", limit=1).to_arrow().num_rows for test in tests)
 
 
-def _wanted_rows(history: TopicHistory, spans: Sequence[Span]) -> BooleanExpression:
-    """Return the expression of the rows of a table that are in the spans of its queues."""
-    parts = [each for each in spans if each.begin < min(each.end, each.border)]
+def _bounds(history: TopicHistory, spans: Sequence[Span]) -> tuple[RowBounds, ...] | None:
+    """Return the rows of a table that are in the spans of its queues; None if these are all rows."""
+    parts = [
+        RowBounds(*each.queue[1:], each.begin, min(each.end, each.border), each.begin_ms, each.end_ms)
+        for each in spans
+        if each.begin < min(each.end, each.border)
+    ]
     whole = {
-        each.queue for each in parts if each.begin <= history.first(each.queue) and each.end >= each.border
+        (queue.broker_name, queue.queue_id, border)
+        for queue, border in history.state.offsets.items()
+        if history.first(queue) < border
     }
-    times = {(each.begin_ms, each.end_ms) for each in parts}
-    is_all = len(times) == 1 and all(
-        queue in whole for queue, end in history.state.offsets.items() if history.first(queue) < end
-    )
-    if is_all:
-        return _between(*times.pop())
-    return Or(AlwaysFalse(), AlwaysFalse(), *(_rows_of(each) for each in parts))
+    firsts: dict[tuple[str | None, int], int] = {
+        (queue.broker_name, queue.queue_id): history.first(queue) for queue in history.state.offsets
+    }
+    read = {(each.broker, each.queue, each.end) for each in parts if each.begin <= firsts[each[:2]]}
+    times = {each[-2:] for each in parts}
+    if read != whole or len(times) > 1:
+        return tuple(parts)
+    begin_ms, end_ms = times.pop() if times else (None, None)
+    if begin_ms is None and end_ms is None:
+        return None
+    return (RowBounds(begin_ms=begin_ms, end_ms=end_ms),)
 
 
-def _rows_of(span: Span) -> BooleanExpression:
-    return And(
-        _test(EqualTo, "broker", span.queue.broker_name),
-        _test(EqualTo, "queue", span.queue.queue_id),
-        _test(GreaterThanOrEqual, "offset", span.begin),
-        _test(LessThan, "offset", span.end),
-        _between(span.begin_ms, span.end_ms),
-    )
-
-
-def _between(begin_ms: int | None, end_ms: int | None) -> BooleanExpression:
-    return And(
-        AlwaysTrue() if begin_ms is None else _test(GreaterThanOrEqual, STORE_TIME, _time(begin_ms)),
-        AlwaysTrue() if end_ms is None else _test(LessThan, STORE_TIME, _time(end_ms)),
-    )
+def _rows_of(bounds: RowBounds) -> BooleanExpression:
+    """Return the expression of these rows for PyIceberg, which skips files by it."""
+    tests: list[BooleanExpression] = [ALWAYS_TRUE, ALWAYS_TRUE]
+    if bounds.broker is not None:
+        tests += [
+            _test(EqualTo, "broker", bounds.broker),
+            _test(EqualTo, "queue", bounds.queue),
+            _test(GreaterThanOrEqual, "offset", bounds.begin),
+            _test(LessThan, "offset", bounds.end),
+        ]
+    if bounds.begin_ms is not None:
+        tests.append(_test(GreaterThanOrEqual, STORE_TIME, _time(bounds.begin_ms)))
+    if bounds.end_ms is not None:
+        tests.append(_test(LessThan, STORE_TIME, _time(bounds.end_ms)))
+    return And(*tests)
 
 
 def _test(kind: Any, column: str, value: object) -> BooleanExpression:
@@ -325,10 +373,19 @@ def _time(time_ms: int) -> str:
     return (datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=time_ms)).isoformat()
 
 
-def _selected(history: TopicHistory, where: str) -> tuple[BooleanExpression, SelectedRows | None]:
-    """Return the option `where` for the rows of a table, and for those of the log. Raises OptionInvalid."""
+@dataclass(frozen=True)
+class Selected:
+    """The option `where`, for the plan of a table, for the readers of its files, and for the log."""
+
+    in_table: BooleanExpression = ALWAYS_TRUE
+    of_files: pc.Expression | None = None
+    of_log: SelectedRows | None = None
+
+
+def _selected(history: TopicHistory, where: str) -> Selected:
+    """Parse the option `where` for a table and for the log. Raises OptionInvalid."""
     if not where:
-        return AlwaysTrue(), None
+        return Selected()
     schema = history.table.iceberg.schema()
     fields = {each.name: each for each in schema.fields}
     named = Schema(
@@ -348,4 +405,6 @@ def _selected(history: TopicHistory, where: str) -> tuple[BooleanExpression, Sel
             f' {", ".join(named.column_names)}, such as "queueId = 3 AND storeTimestamp >='
             " '2026-01-31T00:00:00+00:00'\""
         ) from error
-    return translate_column_names(bound, schema, True), SelectedRows(of_log, columns)
+    in_table = translate_column_names(bound, schema, True)
+    of_files = expression_to_pyarrow(bind(schema, in_table, True))
+    return Selected(in_table, of_files, SelectedRows(of_log, columns))

@@ -17,8 +17,6 @@ from itertools import pairwise
 import msgspec
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
-from pyiceberg.expressions import AlwaysTrue
 
 from cluster.client.config import Nameservers
 from cluster.client.errors import TopicNotFound
@@ -31,7 +29,7 @@ from jobs.job_errors import LakeInvalid, TopicNotEmpty
 from jobs.lake.history import TopicHistory
 from jobs.lake.lake_table import BODY, LakeState, LakeTable
 from jobs.reading.describe import describe_topic
-from jobs.reading.table_files import FilePart, TableSource, TableSplit
+from jobs.reading.table_files import FilePart, RowBounds, TableSource, TableSplit
 from jobs.writing.commit import WriteReceipt
 
 PLAN = "plan.json"
@@ -59,9 +57,9 @@ class Run:
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """Yield the rows. Raises `LakeInvalid` if they are not sorted by offset."""
-        mine = (pc.field("broker") == self.broker) & (pc.field("queue") == self.queue)
+        mine = (RowBounds(self.broker, self.queue, self.begin, self.last + 1),)
         offset = -1
-        for batch in replace(self.source, wanted=mine).batches(self.part, SENT_COLUMNS):
+        for batch in replace(self.source, bounds=mine).batches(self.part, SENT_COLUMNS):
             offsets = batch.column("queueOffset").to_numpy()
             if np.any(np.diff(offsets, prepend=offset) < 1):
                 raise LakeInvalid(
@@ -113,7 +111,7 @@ def restore_topic(
         )
     state = LakeState() if plan.snapshot_id is None else table.state(plan.snapshot_id)
     history = TopicHistory(table, state)
-    parts = list(_parts(_runs(history.files(AlwaysTrue()))))
+    parts = list(_parts(_runs(history.files())))
     return send_parts(archive, f"{IMPORTS}/{new_topic}", new_topic, parts, nameservers, progress)
 
 

@@ -12,7 +12,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
 from itertools import chain
+from operator import or_
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -55,16 +57,55 @@ class FilePart(NamedTuple):
     rows: int
 
 
+class RowBounds(NamedTuple):
+    """Some rows of a table: offsets [begin, end) of a queue, stored at times [begin_ms, end_ms).
+
+    None means no limit; a `broker` that is None stands for all queues.
+    """
+
+    broker: str | None = None
+    queue: int = 0
+    begin: int = 0
+    end: int = 0
+    begin_ms: int | None = None
+    end_ms: int | None = None
+
+    def expression(self) -> pc.Expression:
+        """Return the expression that is true for these rows."""
+        found = pc.scalar(value=True)
+        if self.broker is not None:
+            found &= (pc.field("broker") == self.broker) & (pc.field("queue") == self.queue)
+            found &= (pc.field("offset") >= self.begin) & (pc.field("offset") < self.end)
+        if self.begin_ms is not None:
+            found &= pc.field("store_time") >= pa.scalar(self.begin_ms * 1000, MICROSECONDS)
+        if self.end_ms is not None:
+            found &= pc.field("store_time") < pa.scalar(self.end_ms * 1000, MICROSECONDS)
+        return found
+
+
 @dataclass(frozen=True)
 class TableSource:
     """The files of the table of `topic`, in a file system, and the rows of these that a read returns.
 
-    `wanted` is an expression on the columns of the table; None means all rows.
+    Attributes:
+        topic: The topic.
+        files: The file system.
+        where: An expression on the columns of the table, or None.
+        bounds: The rows are in one of these; None means all rows.
     """
 
     topic: str
     files: pafs.FileSystem
-    wanted: pc.Expression | None = None
+    where: pc.Expression | None = None
+    bounds: tuple[RowBounds, ...] | None = None
+
+    def _wanted(self) -> pc.Expression | None:
+        if self.bounds is None:
+            return self.where
+        terms = [each.expression() for each in self.bounds] or [pc.scalar(value=False)]
+        while len(terms) > 1:  # a balanced tree, as there may be thousands of queues
+            terms = [reduce(or_, terms[index : index + 2]) for index in range(0, len(terms), 2)]
+        return terms[0] if self.where is None else terms[0] & self.where
 
     def batches(self, part: FilePart, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
         """Yield the wanted rows of a part of a file, in order, with the columns of a read.
@@ -84,7 +125,7 @@ class TableSource:
                 )
             scanner = fragment.scanner(
                 columns={name: self._value(name) for name in columns},
-                filter=self.wanted,
+                filter=self._wanted(),
                 batch_size=_batch_rows(fragment),
                 batch_readahead=1,
                 fragment_readahead=1,

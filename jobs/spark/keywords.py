@@ -15,13 +15,13 @@ from cluster.client.config import Nameservers
 from cluster.client.transport.topic_route import Replica
 from jobs.job_errors import OptionInvalid
 from jobs.option_values import I32_MAX, I64_MAX, as_choice, as_flag, as_integer, refuse_unknown
-from jobs.reading.options.lake_options import parse_lake
+from jobs.reading.options.lake_options import LakeOptions, parse_lake
 from jobs.reading.options.read_options import Edge, ReadOptions, parse_replica, parse_start
 from jobs.reading.options.topics import parse_topics
 from jobs.reading.row_filters import MODES, PERMISSIVE
 from jobs.reading.schema import resolve_columns
 from jobs.reading.selection import parse_selector
-from jobs.reading.starting_offsets import LATEST, OffsetsOption, parse_offsets
+from jobs.reading.starting_offsets import LATEST, Offsets, OffsetsOption, parse_offsets
 from jobs.reading.times import Strategy, TimestampOption, TimestampsOption, parse_strategy, parse_times
 
 
@@ -125,8 +125,19 @@ def stream_options(topic: str | None, given: StreamKeywords) -> ReadOptions:
             " the stream has already read from the master: promote the slave, or read with read_queue"
         )
     if read.lake is not None:
-        raise OptionInvalid("lake is not supported by streams: read history with read_queue")
+        _check_stream_of_history(read, read.lake)
     return read
+
+
+def _check_stream_of_history(read: ReadOptions, lake: LakeOptions) -> None:
+    if not lake.has_tail:
+        raise OptionInvalid("lake='only' has an end: read it with read_queue, or give lake='with_tail'")
+    if read.topics.pattern:
+        raise OptionInvalid("topicPattern and lake: a stream begins in the tables of topics given by name")
+    if read.starting.times is None and read.starting.offsets == Offsets(LATEST) and not read.starting.group:
+        raise OptionInvalid(
+            "lake, and a start at the latest message: give startingOffsets='earliest', or startingTimestamp"
+        )
 
 
 def _options(

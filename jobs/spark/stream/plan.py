@@ -10,6 +10,7 @@ from jobs.job_errors import DataLoss, MissingRange, OptionInvalid
 from jobs.reading.log_epochs import lost_past
 from jobs.reading.splits import QueueState, Split, cut_splits
 from jobs.reading.starting_offsets import Offsets, resolve
+from jobs.reading.table_files import TableSplit, cut_tables
 from store.message.message_queue import MessageQueue
 
 Positions = Mapping[MessageQueue, int]
@@ -48,11 +49,13 @@ class Batch:
         splits: The offset ranges to read.
         positions: The next offset to read of each queue after the batch.
         lags: The number of available messages of each queue that are not in the batch.
+        history: The files of tables to read.
     """
 
     splits: Sequence[Split]
     positions: Positions
     lags: Mapping[MessageQueue, int]
+    history: Sequence[TableSplit] = ()
 
     @property
     def is_limited(self) -> bool:
@@ -132,6 +135,28 @@ def next_batch(states: Iterable[QueueState], positions: Positions, limits: Limit
     after = {queue: position + counts.get(queue, 0) for queue, position in positions.items()}
     lags = {queue: count - counts[queue] for queue, count in available.items()}
     return Batch(cut_splits(ranges, limits.min_partitions), after, lags)
+
+
+def history_batches(tables: Sequence[TableSplit], positions: Positions, limits: Limits) -> list[Batch]:
+    """Return the batches of the tables, from the oldest files on; the stream continues at `positions`.
+
+    Without a limit it is one batch. A limit may be exceeded by the rows of one row group.
+    """
+    total = sum(each.message_count for each in tables)
+    count = 1 if limits.max_offsets is None else -(-total // limits.max_offsets)
+    batches: list[list[TableSplit]] = []
+    rows = 0
+    for split in cut_tables(tables, limits.min_partitions * count, limits.max_offsets):
+        if not batches or rows + split.message_count > (limits.max_offsets or total):
+            batches.append([])
+            rows = 0
+        batches[-1].append(split)
+        rows += split.message_count
+    found = []
+    for history in batches:
+        total -= sum(each.message_count for each in history)
+        found.append(Batch((), positions, {history[0].queue: total}, history))
+    return found
 
 
 def share(available: Positions, limit: int | None, turn: int) -> dict[MessageQueue, int]:

@@ -18,6 +18,7 @@ from cluster.client import ClientError
 from cluster.client.read_epoch import ReadEpoch
 from jobs.job_errors import FetchFailed
 from jobs.reading.log_epochs import Epochs, epochs_after
+from jobs.reading.plan import ReadPlan
 from jobs.reading.splits import QueueState
 from jobs.reading.starting_offsets import Offsets
 from jobs.spark.stream.manifest_directory import StreamManifestDirectory
@@ -26,6 +27,7 @@ from jobs.spark.stream.plan import (
     Limits,
     Positions,
     existing_positions,
+    history_batches,
     initial_positions,
     next_batch,
 )
@@ -53,6 +55,12 @@ class Queues(Protocol):
 
     def starting(self, states: Sequence[QueueState]) -> Offsets:
         """Return the offsets at which a new query starts. Raises ClientError and OffsetsInvalid."""
+
+    def history(self) -> tuple[ReadPlan, list[QueueState]] | None:
+        """Return where a new query starts that begins in tables, or None.
+
+        Raises ClientError, OffsetsInvalid, DataLoss and the errors of tables.
+        """
 
     def close(self) -> None:
         """Close the connections to the brokers and nameservers."""
@@ -114,7 +122,7 @@ class Planner:
         """Write manifests for all messages that are currently stored (triggers availableNow and once)."""
         limits = replace(self._options.limits, max_offsets=None) if in_one_batch else self._options.limits
         with self._faults_end_query():
-            self._load()
+            self._load(limits)
             states, past_ends = self._states()
             while self._write_next(states, past_ends, limits):
                 past_ends = EMPTY
@@ -123,7 +131,7 @@ class Planner:
     def start(self) -> None:
         """Determine the start positions, then write manifests in a thread until the query ends."""
         with self._faults_end_query():
-            self._load()
+            self._load(self._options.limits)
             name = f"raymq-stream-{self._options.topic}"
             self._thread = threading.Thread(target=self._run, name=name, daemon=True)
             self._thread.start()
@@ -194,8 +202,10 @@ class Planner:
             if not self._is_stopped:
                 self._changed.wait(seconds)
 
-    def _load(self) -> None:
+    def _load(self, limits: Limits) -> None:
         """Set the positions: after the last manifest, or the starting positions if the query is new.
+
+        The manifests of history are written before the file that marks the start, which no batch precedes.
 
         Raises `CheckpointMismatch` if the manifests belong to another query.
         """
@@ -203,17 +213,13 @@ class Planner:
         self._committed = self._written
         source = self._directory.source()
         if source is None:
-            self._choose_start()
-            self._directory.write_source(
-                {
-                    "version": 1,
-                    "topic": self._options.topic,
-                    "cluster": self._options.cluster,
-                    "queryId": self._query_id,
-                    "positions": self._directory.queue_positions(dict(self._positions)),
-                    "epochs": [[*queue, each.address, each.id] for queue, each in self._epochs.items()],
-                }
-            )
+            if rows:  # those of a start that was interrupted: no batch has read them
+                self._directory.remove_before(self._written + 1)
+            try:
+                self._start_query(limits)
+            except Exception:
+                self._directory.remove_before(self._written + 1)
+                raise
             return
         if source["queryId"] != self._query_id:
             raise CheckpointMismatch(
@@ -227,7 +233,23 @@ class Planner:
             started = source.get("epochs", ())  # a checkpoint of an earlier version has none
             self._epochs = {MessageQueue(*row[:3]): ReadEpoch(*row[3:]) for row in started}
 
-    def _choose_start(self) -> None:
+    def _start_query(self, limits: Limits) -> None:
+        self._choose_start(limits)
+        self._directory.write_source(
+            {
+                "version": 1,
+                "topic": self._options.topic,
+                "cluster": self._options.cluster,
+                "queryId": self._query_id,
+                "positions": self._directory.queue_positions(dict(self._positions)),
+                "epochs": [[*queue, each.address, each.id] for queue, each in self._epochs.items()],
+            }
+        )
+
+    def _choose_start(self, limits: Limits) -> None:
+        if (found := self._queues.history()) is not None:
+            self._begin_in_history(*found, limits)
+            return
         states, _ = self._states()
         positions, missing = initial_positions(
             states, self._queues.starting(states), fail_on_data_loss=self._options.fail_on_data_loss
@@ -235,6 +257,16 @@ class Planner:
         for each in missing:
             _log.warning("offset_range_missing", range=str(each))
         self._positions, self._epochs = positions, epochs_after(states, {})
+
+    def _begin_in_history(self, plan: ReadPlan, states: Sequence[QueueState], limits: Limits) -> None:
+        """Write the manifests of the tables, after which the stream is where these end."""
+        begins = {each.queue: each.begin for each in plan.ranges}
+        self._positions = {each.queue: begins.get(each.queue, each.max_offset) for each in states}
+        self._epochs = epochs_after(states, {})
+        for batch in history_batches(plan.tables, self._positions, limits):
+            number = self._written + 1
+            self._directory.write(number, encode_stream_batch(number, self._query_id, batch, self._epochs))
+            self._written = number
 
     def _states(self) -> tuple[list[QueueState], Positions]:
         """Return the current offsets of the queues, and where logs end that went back.

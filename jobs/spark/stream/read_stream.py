@@ -16,7 +16,7 @@ from jobs.option_values import as_path, escaped_pattern
 from jobs.reading.describe import states_of
 from jobs.reading.log_epochs import Epochs, gone_back
 from jobs.reading.options.read_options import ReadOptions
-from jobs.reading.plan import find_start, reader_of
+from jobs.reading.plan import ReadPlan, find_start, reader_of
 from jobs.reading.schema import spark_schema
 from jobs.reading.splits import QueueState
 from jobs.reading.starting_offsets import Offsets
@@ -61,9 +61,10 @@ def read_stream(
     `topics`, `topicPattern`, `nameservers`, `startingTimestamp`, `startingOffsetsByTimestamp`,
     `startingOffsetsByTimestampStrategy`, `columns`, `tags`, `sql`, `schema`, `format`, `mode`, `avroSchema`,
     `mapFiles`: as in `read_queue`. `replica`: only "master".
+    `lake="with_tail"` with `startingOffsets="earliest"` or an earlier time: begin in the tables of the topics
+    and continue in the log without a gap. `warehouse`, `catalog`, `namespace`, `where`: as in `read_queue`.
     `pollIntervalMs`: interval of requests for the queues' end offsets while there are no new messages (100).
-    `fetchOffsetNumRetries`, `fetchOffsetRetryIntervalMs`: retries of such a request before the query fails
-    (30 retries, one every 1,000 ms).
+    `fetchOffsetNumRetries`, `fetchOffsetRetryIntervalMs`: retries of such a request (30, every 1,000 ms).
 
     Raises `CheckpointMismatch` if the checkpoint belongs to another topic or cluster, `OffsetsInvalid` or
     `OptionInvalid` if an argument is invalid, and `cluster.client.ClientError`, for example TopicNotFound.
@@ -88,12 +89,21 @@ def read_stream(
         int(spark.conf.get(RETAINED_BATCHES)),
     )
     check_stream_checkpoint(directory, str(read.topics), planned.cluster)
+    reader = _reader(read, directory.checkpoint)
     directory.create()
     stream = TopicStream(spark, directory, read, planned)
     listener_of(spark).add(stream)
-    addresses = ClientConfig(read.nameservers).addresses()
-    reader = StreamManifestReader(reader_of(read), addresses, directory.checkpoint)
     return messages_of(stream.manifest_frame().repartition(partitions), reader, read.columns, bodies)
+
+
+def _reader(read: ReadOptions, checkpoint: str) -> StreamManifestReader:
+    addresses = ClientConfig(read.nameservers).addresses()
+    if read.lake is None:
+        return StreamManifestReader(reader_of(read), addresses, checkpoint)
+    from jobs.lake.history import stream_sources  # PyIceberg is an optional dependency
+
+    sources, selected = stream_sources(read)
+    return StreamManifestReader(reader_of(read, selected=selected), addresses, checkpoint, sources)
 
 
 def messages_of(
@@ -140,6 +150,14 @@ class TopicQueues:
     def starting(self, states: Sequence[QueueState]) -> Offsets:
         """Return the offsets at which a new query starts. Raises ClientError and OffsetsInvalid."""
         return find_start(self._admin, self._options, states)
+
+    def history(self) -> tuple[ReadPlan, list[QueueState]] | None:
+        """Return where a new query starts that begins in tables, or None. Raises as `plan_lake_read` does."""
+        if self._options.lake is None:
+            return None
+        from jobs.lake.history import plan_with_states  # PyIceberg is an optional dependency
+
+        return plan_with_states(self._options)
 
     def cluster_name(self, *, check_start: bool) -> str:
         """Return the name of the cluster of the topics, then close the connections.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import pyarrow as pa
@@ -13,8 +13,9 @@ from jobs.job_errors import FetchFailed
 from jobs.reading.describe import describe_topic
 from jobs.reading.reader import SplitsReader, freeze_loaded_objects
 from jobs.reading.splits import Split
+from jobs.reading.table_files import TableSource
 from jobs.spark.stream.stream_errors import CheckpointMismatch, StreamFailed
-from jobs.spark.stream.stream_manifest import Row, split_of
+from jobs.spark.stream.stream_manifest import Row, split_of, table_split_of
 
 QUERY_ID = "sql.streaming.queryId"
 """Local property of Spark's tasks that contains the id of their streaming query."""
@@ -23,7 +24,15 @@ QUERY_ID = "sql.streaming.queryId"
 class StreamManifestReader:
     """A function for `mapInArrow` that reads the messages of the manifest rows that it receives."""
 
-    def __init__(self, reader: SplitsReader, nameservers: Sequence[str], checkpoint: str) -> None:
+    def __init__(
+        self,
+        reader: SplitsReader,
+        nameservers: Sequence[str],
+        checkpoint: str,
+        tables: Mapping[str, TableSource] | None = None,
+    ) -> None:
+        """Create a reader of the stream with checkpoint `checkpoint`; `tables` have the history of topics."""
+        self._tables = dict(tables or {})
         self._reader = reader
         self._nameservers = nameservers
         self._checkpoint = checkpoint
@@ -39,7 +48,9 @@ class StreamManifestReader:
         for batch in batches:
             for row in batch.to_pylist():
                 self._check(row, query_id)
-                if row["begin"] < row["end"]:
+                if row.get("history") is not None:
+                    yield from self._reader.read_split(table_split_of(row, self._tables))
+                elif row["begin"] < row["end"]:
                     yield from self._read(split_of(row))
         freeze_loaded_objects()
 

@@ -1,26 +1,31 @@
 """Manifest: a file with the offset ranges of one batch, one JSON object per line.
 
 A line is a split of the batch, or the position of a queue without messages in the batch (begin = end, without
-a location). Therefore the last manifest contains the position of every queue. If the planner fails, it writes
-a manifest of one line, whose `fault` is the reason; reading this line ends the query with an error.
+a location). Therefore the last manifest contains the position of every queue. A split of a table has no
+queue, but `history`: its files and bounds as JSON. If the planner fails, it writes a manifest of one line,
+whose `fault` is the reason; reading this line ends the query with an error.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from cluster.client.read_epoch import ReadEpoch
 from jobs.reading.log_epochs import Epochs
 from jobs.reading.splits import Split, StoreLocation
+from jobs.reading.table_files import FilePart, RowBounds, TableSource, TableSplit
 from jobs.spark.stream.plan import Batch
+from jobs.spark.stream.stream_errors import StreamFailed
 from store.message.message_queue import MessageQueue
 
 SCHEMA = (
     "number bigint, queryId string, fault string, topic string, brokerName string, queueId int, begin bigint,"
     " end bigint, lag bigint, address string, storeRoot string, storeId string, commitLogFileBytes bigint,"
-    " consumeQueueFileUnits bigint, machineId string, epochAddress string, epoch string"
+    " consumeQueueFileUnits bigint, machineId string, epochAddress string, epoch string,"
+    " history string"
 )
 """The columns of a manifest, as a Spark DDL string."""
 
@@ -32,7 +37,8 @@ def encode_stream_batch(number: int, query_id: str, batch: Batch, epochs: Epochs
     head = {"number": number, "queryId": query_id}
     # Only one line per queue contains its lag, so that the sum of the column is the lag of the batch.
     lags = dict(batch.lags)
-    rows = [
+    rows = [{**head, **_history(each, lags)} for each in batch.history]
+    rows += [
         {**head, **_range(each.queue, each.begin, each.end, lags), **_location(each.location)}
         for each in reversed(batch.splits)
     ]
@@ -69,7 +75,8 @@ def positions_after(rows: list[Row]) -> dict[MessageQueue, int]:
     positions: dict[MessageQueue, int] = {}
     for row in rows:
         queue = queue_of_row(row)
-        positions[queue] = max(positions.get(queue, 0), row["end"])
+        if not row.get("history"):
+            positions[queue] = max(positions.get(queue, 0), row["end"])
     return positions
 
 
@@ -121,3 +128,21 @@ def _location(location: StoreLocation) -> dict[str, Any]:
         "consumeQueueFileUnits": location.consume_queue_file_units,
         "machineId": location.machine_id,
     }
+
+
+def _history(split: TableSplit, lags: dict[MessageQueue, int]) -> dict[str, Any]:
+    row = _range(split.queue, 0, split.message_count, lags)
+    return {**row, "history": json.dumps({"parts": split.parts, "bounds": split.source.bounds})}
+
+
+def table_split_of(row: Row, sources: Mapping[str, TableSource]) -> TableSplit:
+    """Return the split of a row with `history`. Raises `StreamFailed` if `sources` has not its table."""
+    source = sources.get(row["topic"])
+    if source is None:
+        raise StreamFailed(
+            f"the next batch is from the table of topic {row['topic']}: give lake='with_tail' until the"
+            " stream has read its history"
+        )
+    history = json.loads(row["history"])
+    bounds = None if history["bounds"] is None else tuple(RowBounds(*each) for each in history["bounds"])
+    return TableSplit(replace(source, bounds=bounds), tuple(FilePart(*each) for each in history["parts"]))
