@@ -96,8 +96,13 @@ def create(
 
 
 def has_method(actor: ActorName, method: str) -> bool:
-    """Return True if an actor's class has a method. Raises ActorNotFound."""
-    return hasattr(_find(actor), method)
+    """Return True if an actor's class has a method; a Java actor, such as RayDP's, has none of ours.
+
+    Raises ActorNotFound.
+    """
+    found = _find(actor)
+    is_java = found._ray_is_cross_language  # noqa: SLF001 - Ray has no public way to know it
+    return not is_java and hasattr(found, method)
 
 
 def _find(actor: ActorName) -> Any:

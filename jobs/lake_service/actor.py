@@ -19,6 +19,7 @@ class Lake(ActorShell):
     def make_service(self) -> Service:
         """Create the service from the settings in the actor's spec."""
         from cluster.client.config import CREDENTIALS_ENV
+        from jobs.lake_service.engines import engine_of
         from jobs.lake_service.lake_rounds import LakeRounds
         from jobs.lake_service.process_settings import LakeProcessSettings
         from jobs.lake_service.service import LakeService
@@ -28,7 +29,7 @@ class Lake(ActorShell):
         if settings.credentials_file is not None:
             # The readers of splits take it from there.
             os.environ[CREDENTIALS_ENV] = str(settings.credentials_file)
-        rounds = LakeRounds(settings, None, clock)
+        rounds = LakeRounds(settings, lambda: engine_of(settings), clock)
         return LakeService(settings, rounds, str(self._spec["name"]), clock, self.service_failed)
 
     def details(self) -> dict[str, Any]:

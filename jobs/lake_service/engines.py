@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from cluster.client.config import CREDENTIALS_ENV
 from jobs.job_errors import JobError, LakeUnavailable
+from jobs.lake.round import Engine
 from jobs.lake.write_rows import WriteTask, WrittenRows
+from jobs.lake_service.process_settings import LakeProcessSettings
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -18,8 +22,30 @@ TASKS_TIMEOUT_S = 3_600.0
 """A round whose tasks take longer is cancelled; the next one begins again."""
 
 
+@contextmanager
+def engine_of(settings: LakeProcessSettings) -> Iterator[Engine]:
+    """Yield the engine of a lake, whose tasks sign their requests as the lake does.
+
+    Raises `JobError` if Spark cannot be started.
+    """
+    keys = settings.credentials_file
+    environment = {} if keys is None else {CREDENTIALS_ENV: str(keys)}
+    if settings.engine == "ray":
+        yield RayEngine(environment)
+        return
+    from jobs.spark.session import raydp_session
+
+    of_executors = {f"spark.executorEnv.{name}": value for name, value in environment.items()}
+    with raydp_session(settings.group, settings.spark_executors, settings=of_executors) as spark:
+        yield SparkEngine(spark)
+
+
 class RayEngine:
     """Runs each task as a Ray task on the node that has the files, if it has a free CPU."""
+
+    def __init__(self, environment: Mapping[str, str] | None = None) -> None:
+        """Create the engine; `environment` has further variables of the tasks."""
+        self._options = {"runtime_env": {"env_vars": dict(environment)}} if environment else {}
 
     @property
     def parallelism(self) -> int:
@@ -39,7 +65,8 @@ class RayEngine:
         for task in tasks:
             node = nodes.get(task.node_ip)
             strategy = "DEFAULT" if node is None else NodeAffinitySchedulingStrategy(node, soft=True)
-            running.append(run.options(scheduling_strategy=strategy, max_retries=2).remote(task))
+            chosen = run.options(scheduling_strategy=strategy, max_retries=2, **self._options)
+            running.append(chosen.remote(task))
         try:
             return list(ray.get(running, timeout=TASKS_TIMEOUT_S))
         except ray.exceptions.GetTimeoutError as error:

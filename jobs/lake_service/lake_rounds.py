@@ -9,8 +9,9 @@ The tables decide what they contain; the offsets of the group only follow them, 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, replace
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -18,8 +19,9 @@ from cluster.client import Admin
 from cluster.client.errors import ClientError, GroupNotFound
 from jobs.job_errors import JobError
 from jobs.lake.catalogs import open_catalog
-from jobs.lake.lake_table import LakeState, LakeTable
+from jobs.lake.lake_table import LakeTable
 from jobs.lake.round import Engine, write_round
+from jobs.lake.status import LakeStatus, lake_status
 from jobs.lake.upkeep import compact, expire, remove_orphans
 from jobs.lake_service.process_settings import LakeProcessSettings
 from jobs.reading.describe import states_of
@@ -34,6 +36,7 @@ _log = get_logger(__name__)
 
 COMPACTED_MAX = 4
 """Files that one upkeep writes; the next round waits for them."""
+OpenEngine = AbstractContextManager[Engine]
 FAILURES = (JobError, ClientError, StoreError, OSError)
 """The errors after which the next round tries again. Others are bugs: the process restarts."""
 
@@ -68,9 +71,14 @@ class TableProgress:
 class LakeRounds:
     """Runs rounds in one thread; other threads read `tables` and the counts."""
 
-    def __init__(self, settings: LakeProcessSettings, engine: Engine | None, clock: Clock) -> None:
+    def __init__(
+        self, settings: LakeProcessSettings, open_engine: Callable[[], OpenEngine], clock: Clock
+    ) -> None:
+        """Create the rounds; the first one opens the engine, in its thread."""
         self._settings = settings
-        self._engine = engine
+        self._open_engine = open_engine
+        self._opened = ExitStack()
+        self._engine: Engine | None = None
         self._clock = clock
         self._catalog: Any = None  # PyIceberg's
         self._upkeep_due_ns: dict[str, int] = {}
@@ -84,6 +92,8 @@ class LakeRounds:
     def tick(self, is_stopping: Callable[[], bool] = lambda: False) -> bool:
         """Run a round of each topic. Return True if messages are left that a next round may write at once."""
         try:
+            if self._engine is None:
+                self._engine = self._opened.enter_context(self._open_engine())
             with Admin(self._settings.nameservers) as admin:
                 topics = self._topics(admin)
                 for gone in self.tables.keys() - topics:
@@ -102,6 +112,10 @@ class LakeRounds:
             self.problem = str(error)
             return False
 
+    def close(self) -> None:
+        """Close the engine."""
+        self._opened.close()
+
     def _topics(self, admin: Admin) -> set[str]:
         patterns = self._settings.topics
         return {topic for topic in user_topics(admin) if any(fnmatchcase(topic, each) for each in patterns)}
@@ -113,7 +127,7 @@ class LakeRounds:
             self._catalog = self._catalog or open_catalog(self._settings.lake)
             table = LakeTable.create(self._catalog, self._settings.namespace, topic)
             result = write_round(table, lambda: states_of(admin, topic), self._engine)
-            found = _progress(table, result.state)
+            found = _progress(lake_status(table, None, datetime.now(UTC)))
             self._keep(admin, topic, result.state.offsets)
         except FAILURES as error:
             self._catalog = None  # its secrets may have changed
@@ -170,18 +184,5 @@ class LakeRounds:
             _log.error("lake_round_failed", topic=topic, error=str(error))
 
 
-def _progress(table: LakeTable, state: LakeState) -> TableProgress:
-    snapshot, lost = table.iceberg.current_snapshot(), sum(gap.end - gap.begin for gap in state.gaps)
-    if snapshot is None:
-        return TableProgress(rows=0, files=0, lost=lost)
-
-    def total(key: str) -> int | None:
-        found = None if snapshot.summary is None else snapshot.summary.get(key)
-        return None if found is None else int(str(found))
-
-    return TableProgress(
-        rows=total("total-records"),
-        files=total("total-data-files"),
-        snapshot=snapshot.snapshot_id,
-        lost=lost,
-    )
+def _progress(found: LakeStatus) -> TableProgress:
+    return TableProgress(rows=found.rows, files=found.files, snapshot=found.snapshot, lost=found.lost)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
@@ -32,6 +32,10 @@ class LakeProcessSettings(MetricsSettings):
     """Namespace of the tables in the catalog."""
     freshness_s: float = Field(default=30.0, ge=0.1, allow_inf_nan=False)
     """Seconds between the beginnings of two rounds, each of which is a commit if there are new messages."""
+    engine: Literal["ray", "spark"] = "ray"
+    """What writes the files: Ray tasks on the nodes of the brokers, or Spark (RayDP)."""
+    spark_executors: int = Field(default=1, ge=1)
+    """With `engine: spark`, the number of executors, of two cores and 1 GB each; they run all the time."""
     catalog: dict[str, str] = Field(default_factory=dict)
     """PyIceberg's properties of the catalog; default: SQLite in `<warehouse>/catalog.db`. Secrets are given
     as `file:PATH` or `env:NAME`.

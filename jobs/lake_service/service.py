@@ -52,6 +52,7 @@ class LakeService:
         await self.metrics.stop()
         if self._task is not None:
             await self._task
+        await asyncio.get_running_loop().run_in_executor(self._thread, self._rounds.close)
         self._thread.shutdown(wait=False)
 
     def details(self) -> dict[str, Any]:

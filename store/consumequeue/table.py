@@ -1,6 +1,7 @@
 """ConsumeQueueTable: all consume queues of a store, loaded from disk and created on first use."""
 
 import os
+import re
 from collections.abc import Collection, Iterator, Sequence
 from itertools import count
 from pathlib import Path
@@ -17,6 +18,7 @@ from store.message.validate import LMQ_TOPIC_PREFIX
 from store.store_errors import StoreError
 
 _log = get_logger(__name__)
+_LITE_QUEUE = re.compile(rf"{LMQ_TOPIC_PREFIX}\$[^$]+\$[^$]+")
 
 REMOVED = "removed-"
 """Prefix of directories beside that of the queues: the files of deleted topics, to be deleted."""
@@ -182,7 +184,7 @@ class ConsumeQueueTable:
     def check_settings(self) -> None:
         """Check that the queues on disk were created with this store's settings.
 
-        Raises StoreError if there are LMQ (light message queue) queues, which are not supported, or if all
+        Raises StoreError if there are LMQ (light message queue) queues that are not lite topics, or if all
         files have the size for another value of `consume_queue_file_bytes`. A single file of another size is
         treated as damage and repaired by `load`.
         """
@@ -222,11 +224,11 @@ class ConsumeQueueTable:
     def _on_disk(self) -> Iterator[tuple[str, int]]:
         topics = sorted(os.scandir(self.root), key=lambda entry: entry.name) if self.root.is_dir() else []
         for topic in topics:
-            if not topic.is_dir():
-                continue
+            if not topic.is_dir() or _LITE_QUEUE.fullmatch(topic.name):
+                continue  # RocketMQ's queue of a lite topic, for which `store.lite` is used
             if topic.name.startswith(LMQ_TOPIC_PREFIX):
                 raise StoreError(
-                    "light message queues (LMQ) are not supported: delete them with RocketMQ first",
+                    "light message queues (LMQ) are not supported, except lite topics: delete them first",
                     topic.path,
                 )
             numbers = [

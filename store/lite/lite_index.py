@@ -215,6 +215,7 @@ class LiteIndex(SavedSink):
 
     def rewind(self, offset: int) -> None:
         """Drop the units of records that are truncated."""
+        self._pending.clear()
         if offset >= self._end:
             return
         end = self._units.end
@@ -224,7 +225,6 @@ class LiteIndex(SavedSink):
                 self._last[unit.id], self._next[unit.id] = unit.previous, unit.offset
                 self._chains.put(unit.id, array("q"), _CHAIN_BYTES)
         self._units.truncate(end)
-        self._pending.clear()
         self._end = offset
 
     def _lite_groups(self, batch: RecordBatch) -> Sequence[int]:

@@ -108,3 +108,21 @@ def test_lake_has_each_message_once_whatever_is_killed(raymq: RayMQ) -> None:
     assert "lake_round_committed" in raymq.run("logs", "lake-0", "--lines", "0").stdout
     up(raymq, "--prune")
     assert waits_of("broker-a-0") is None
+
+
+@pytest.mark.extended
+def test_spark_writes_the_tables_of_a_lake(raymq: RayMQ) -> None:
+    ensure_up(raymq)
+    up(raymq, "--set", LAKES.replace("0.5}", "0.5, engine: spark}"))
+    nameservers = ";".join(raymq.nameservers)
+    with Admin(nameservers) as admin:
+        admin.create_topic(TOPIC, queues=2)
+    before = places_in(raymq.home).total()
+    with Sending(nameservers) as sending:
+        sending.more()
+    eventually(lambda: places_in(raymq.home).keys() >= sending.places, "every acknowledged message")
+    found = places_in(raymq.home)
+    assert set(found.values()) == {1}
+    assert found.total() > before
+    assert status_of("lake-0")["details"]["problem"] == ""
+    up(raymq, "--prune")

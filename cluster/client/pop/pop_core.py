@@ -30,7 +30,14 @@ from actors.wire.bodies.pops import (
 from actors.wire.codes import RequestCode, ResponseCode
 from actors.wire.command import RemotingCommand
 from actors.wire.headers import UnregisterClientHeader
-from cluster.client.errors import BrokerUnreachable, ClientError, ConfigInvalid, DataDamaged, refused
+from cluster.client.errors import (
+    BrokerUnreachable,
+    ClientClosed,
+    ClientError,
+    ConfigInvalid,
+    DataDamaged,
+    refused,
+)
 from cluster.client.group.group_session import CONSUME_FROM
 from cluster.client.message_selector import MessageSelector
 from cluster.client.namespaces import Namespace
@@ -218,6 +225,8 @@ class PopCore:
         for name, address in brokers:
             try:
                 messages = await self._pop(name, address, header)
+            except ClientClosed:
+                raise
             except ClientError as error:
                 _log.warning("pop_failed", broker=name, topic=header.topic, error=str(error))
                 errors.append(error)

@@ -59,6 +59,7 @@ def test_lake_gets_a_spec_after_all_other_processes(tmp_path: Path) -> None:
         ({"topics": ["a b"]}, r"lakes\[0\].topics\[0\]: 'a b' is no topic"),
         ({"topics": ["a"], "freshnes_s": 3}, r"lakes\[0\].freshnes_s: .*freshness_s"),
         ({"topics": ["a"], "freshness_s": 0}, r"lakes\[0\].freshness_s: 0 is less than the minimum 0.1"),
+        ({"topics": ["a"], "engine": "flink"}, r"lakes\[0\].engine: "),
         ({"topics": ["a"], "warehouse": " "}, r"warehouse is empty"),
         ({"topics": ["a"], "group": "g"}, r"lakes\[0\].group: set this with the topology's key: none"),
         ({"topics": ["a"], "credentials_file": "k"}, r"credentials_file k is a relative path"),

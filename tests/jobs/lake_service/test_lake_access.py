@@ -11,7 +11,7 @@ from cluster.client import Admin, Producer
 from jobs.lake_service.lake_rounds import LakeRounds
 from tests.conftest import ClockAtRest
 from tests.jobs.conftest import ClusterThread
-from tests.jobs.lake_service.test_lake_rounds import GROUP, offsets_of, rows_of, settings_of
+from tests.jobs.lake_service.test_lake_rounds import GROUP, offsets_of, rows_of, settings_of, threads
 
 
 def test_lake_needs_rights_on_its_topics_and_its_group(
@@ -29,7 +29,7 @@ def test_lake_needs_rights_on_its_topics_and_its_group(
     try:
         nameserver = running.cluster.nameserver_address
         settings = settings_of(tmp_path, nameserver, topics=["orders"])
-        rounds = LakeRounds(settings, None, clock)
+        rounds = LakeRounds(settings, threads, clock)
         with Admin(nameserver) as admin, Producer(nameserver) as producer:
             admin.create_topic("orders", queues=1)
             producer.send("orders", b"1")

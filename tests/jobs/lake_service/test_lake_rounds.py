@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import shutil
 from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from cluster.client import Admin, Producer
 from jobs.job_errors import CommitConflict
 from jobs.lake.catalogs import open_catalog
 from jobs.lake.lake_table import LakeTable
+from jobs.lake.round import Engine, ThreadEngine
 from jobs.lake_service import lake_rounds
 from jobs.lake_service.lake_rounds import LakeRounds, TableProgress
 from jobs.lake_service.process_settings import LakeProcessSettings
@@ -49,6 +51,10 @@ def settings_of(home: Path, nameserver: str, **given: Any) -> LakeProcessSetting
     )  # fmt: skip
 
 
+def threads() -> AbstractContextManager[Engine]:
+    return nullcontext(ThreadEngine())
+
+
 def send(nameserver: str, topic: str, count: int) -> None:
     with Producer(nameserver) as producer:
         for number in range(count):
@@ -70,7 +76,7 @@ def test_rounds_copy_the_topics_that_match_and_commit_their_offsets(
     nameserver: str, tmp_path: Path, clock: ClockAtRest
 ) -> None:
     settings = settings_of(tmp_path, nameserver)
-    rounds = LakeRounds(settings, None, clock)
+    rounds = LakeRounds(settings, threads, clock)
     for topic in ("orders", "pay-1", "other"):
         send(nameserver, topic, 10)
     assert rounds.tick() is False
@@ -84,7 +90,7 @@ def test_rounds_copy_the_topics_that_match_and_commit_their_offsets(
     assert rounds.tables["orders"].behind_s(clock.monotonic_ns()) == 7
     send(nameserver, "orders", 5)
     before = rows_of(settings, "orders")
-    assert LakeRounds(settings, None, clock).tick() is False  # after a restart
+    assert LakeRounds(settings, threads, clock).tick() is False  # after a restart
     assert rows_of(settings, "orders") == before + 5
     rounds.tick()
     assert rounds.tables["orders"].behind_s(clock.monotonic_ns()) == 0
@@ -93,7 +99,7 @@ def test_rounds_copy_the_topics_that_match_and_commit_their_offsets(
 
 def test_lost_offsets_of_the_group_are_committed_again(nameserver: str, tmp_path: Path) -> None:
     """A killed broker may have lost those of the last seconds."""
-    rounds = LakeRounds(settings_of(tmp_path, nameserver), None, SystemClock())
+    rounds = LakeRounds(settings_of(tmp_path, nameserver), threads, SystemClock())
     send(nameserver, "orders", 4)
     rounds.tick()
     with Admin(nameserver) as admin:
@@ -107,7 +113,7 @@ def test_failed_rounds_are_counted_and_leave_unknown_what_is_unknown(
     nameserver: str, tmp_path: Path, clock: ClockAtRest, caplog: pytest.LogCaptureFixture
 ) -> None:
     settings = settings_of(tmp_path, nameserver, topics=["orders"])
-    rounds = LakeRounds(settings, None, clock)
+    rounds = LakeRounds(settings, threads, clock)
     (tmp_path / "lake").mkdir()
     (tmp_path / "lake" / "catalog.db").write_bytes(b"no database" * 1000)
     send(nameserver, "orders", 1)
@@ -127,7 +133,7 @@ def test_failed_rounds_are_counted_and_leave_unknown_what_is_unknown(
 
 
 def test_unreachable_cluster_is_a_problem_of_the_whole_lake(tmp_path: Path, clock: ClockAtRest) -> None:
-    rounds = LakeRounds(settings_of(tmp_path, "127.0.0.1:1"), None, clock)
+    rounds = LakeRounds(settings_of(tmp_path, "127.0.0.1:1"), threads, clock)
     assert rounds.tick() is False
     assert "127.0.0.1:1" in rounds.problem
     assert rounds.failed_rounds == 1
@@ -138,7 +144,7 @@ def test_service_repeats_rounds_and_shows_its_tables(nameserver: str, tmp_path: 
     failed: list[str] = []
 
     async def story() -> None:
-        rounds = LakeRounds(settings, None, SystemClock())
+        rounds = LakeRounds(settings, threads, SystemClock())
         service = LakeService(settings, rounds, "lake-0", SystemClock(), failed.append)
         await service.start()
         await eventually_async(lambda: "orders" in service.details()["tables"])
@@ -168,7 +174,7 @@ def test_bug_in_a_round_is_reported_to_the_host(nameserver: str, tmp_path: Path)
 
     async def story() -> None:
         service = LakeService(
-            settings, Broken(settings, None, SystemClock()), "l", SystemClock(), failed.append
+            settings, Broken(settings, threads, SystemClock()), "l", SystemClock(), failed.append
         )
         await service.start()
         await eventually_async(lambda: failed)
@@ -185,7 +191,7 @@ def test_upkeep_compacts_small_files_after_its_interval(
     settings = settings_of(
         tmp_path, nameserver, topics=["orders"], upkeep_interval_s=60, snapshots_kept_h=1e-9
     )
-    rounds = LakeRounds(settings, None, clock)
+    rounds = LakeRounds(settings, threads, clock)
     for _ in range(12):
         send(nameserver, "orders", 1)
         rounds.tick()
@@ -214,7 +220,7 @@ def test_upkeep_that_fails_is_counted_and_stops_no_round(
     def refuse(*_: object, **__: object) -> None:
         raise CommitConflict("another writer")
 
-    rounds = LakeRounds(settings_of(tmp_path, nameserver, topics=["orders"]), None, clock)
+    rounds = LakeRounds(settings_of(tmp_path, nameserver, topics=["orders"]), threads, clock)
     monkeypatch.setattr(lake_rounds, "compact", refuse)
     rounds.tick()
     assert rounds.failed_upkeeps == 1

@@ -207,3 +207,23 @@ def test_record_that_is_no_lite_message_is_skipped(lite_stores: Any, case: str) 
 def test_names_have_letters_digits_and_dashes() -> None:
     assert all(map(is_valid_name, ("a", "A-1_b", "x" * 64)))
     assert not any(map(is_valid_name, ("", "a$b", "a b", "a%b", "a.b", "x" * 65, "ä", "a\n")))
+
+
+def test_store_of_rocketmq_with_lite_queues_is_opened_and_checked(lite_stores: Any, stores: Any) -> None:
+    lite = lite_stores()
+    lite.send("a", *numbers(0, 20))
+    lite.drain(lite.store)
+    lite.store.close()
+    root = stores.directory / "store"
+    (root / "sinks" / "lite").unlink()
+    for path in sorted((root / "lite").rglob("*"), reverse=True):
+        path.rmdir() if path.is_dir() else path.unlink()
+    queue = root / "consumequeue" / "%LMQ%$LiteT$a" / "0"
+    queue.mkdir(parents=True)
+    (queue / "00000000000000000000").write_bytes(bytes(6_000_000))
+    lite = lite_stores()
+    assert lite.bodies("a") == numbers(0, 20)
+    lite.store.close()
+    assert verify(root).findings == []
+    rebuild(root)
+    assert lite_stores().bodies("a") == numbers(0, 20)

@@ -81,6 +81,11 @@ def is_priority_topic(topic: TopicConfig) -> bool:
     return topic.attributes.get(MESSAGE_TYPE) == "PRIORITY"
 
 
+def is_lite_topic(topic: TopicConfig) -> bool:
+    """Return True if the messages of the topic are in lite topics."""
+    return topic.attributes.get(MESSAGE_TYPE) == "LITE"
+
+
 def _check(name: str, attribute: Attribute, value: str) -> None:
     choices, numbers = attribute.choices, attribute.numbers
     if choices and value not in choices:

@@ -72,7 +72,7 @@ class BulkSender:
     def send_runs(self, context: RequestContext) -> None:
         """Handle SEND_RUNS: append encoded records of queues of one topic, all or none."""
         header: SendRunsHeader = context.header
-        topic = self._checks.topic(header.topic, header.default_topic, header.default_topic_queue_nums)
+        topic = self._checks.batch_topic(header.topic, header.default_topic, header.default_topic_queue_nums)
         runs = decode_runs(context.command.body)
         self._checks.queue(topic, runs.queue_ids[-1])  # ids ascend: if the last one exists, all do
         try:
@@ -87,7 +87,7 @@ class BulkSender:
     def append_batch(self, context: RequestContext) -> None:
         """Handle APPEND_BATCH: append a batch in RocketMQ's encoding; the header has only topic and queue."""
         header: AppendBatchHeader = context.header
-        topic = self._checks.topic(header.topic, DEFAULT_TOPIC, self._settings.default_topic_queues)
+        topic = self._checks.batch_topic(header.topic, DEFAULT_TOPIC, self._settings.default_topic_queues)
         queue_id = self._checks.queue(topic, header.queue_id)
         draft = RecordDraft(
             topic.topic_name,

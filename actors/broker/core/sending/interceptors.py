@@ -9,7 +9,7 @@ like RocketMQ, the broker stores them unchanged.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -33,6 +33,8 @@ class SendDraft:
     """The properties to store, each as name, 0x01, value, 0x02. The broker adds its own ones later."""
     response_fields: Iterable[tuple[str, str]] = ()
     """Header fields, as (name, value), that interceptors add to the response."""
+    appended: Callable[[], None] | None = None
+    """Called after the append, which may fail."""
 
 
 class SendInterceptor(Protocol):

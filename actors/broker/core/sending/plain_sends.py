@@ -18,6 +18,7 @@ from actors.broker.broker_settings import BrokerSettings
 from actors.broker.core.admission import Admission
 from actors.broker.core.counters import RequestCounters
 from actors.broker.core.identity import BrokerIdentity
+from actors.broker.core.metadata.attributes import is_lite_topic
 from actors.broker.core.metadata.topics import Topics
 from actors.broker.core.sending.acks import Acks, PendingAck
 from actors.broker.core.sending.interceptors import SendInterceptor
@@ -153,6 +154,7 @@ class PlainSends:
             if (
                 name.startswith("%")
                 or topic.order
+                or is_lite_topic(topic)
                 or len(encoded) > MAX_V1_TOPIC_BYTES
                 or count > _QUEUES_OF_TOPIC
             ):

@@ -112,6 +112,8 @@ class Sender:
             result = self._store.append(record)
         except (StoreError, struct.error) as error:
             raise not_stored(error) from error
+        if draft.appended is not None:
+            draft.appended()
         self._put(record.topic, 1, result.size_bytes, 1, _ORDERED in draft.properties)
         responses = self._responses
         ext = responses.fields(
@@ -130,7 +132,7 @@ class Sender:
         """
         header: SendMessageHeader = context.header
         checks = self._checks
-        topic = checks.topic(header.topic, header.default_topic, header.default_topic_queue_nums)
+        topic = checks.batch_topic(header.topic, header.default_topic, header.default_topic_queue_nums)
         queue_id = checks.queue(topic, header.queue_id)
         body = context.command.body
         if (

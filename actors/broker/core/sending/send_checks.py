@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 
 from actors.broker.broker_settings import BrokerSettings
+from actors.broker.core.metadata.attributes import is_lite_topic
 from actors.broker.core.metadata.topics import Topics
 from actors.wire.codes import ResponseCode
 from actors.wire.command import Buffer
@@ -32,6 +33,16 @@ class SendChecks:
         Raises Refused if the topic does not exist or sends to it are not permitted.
         """
         return self._topics.for_sending(name, default_topic, default_queues)
+
+    def batch_topic(self, name: str, default_topic: str, default_queues: int) -> TopicConfig:
+        """Return the topic as `topic` does. Raises Refused also if its messages cannot be in a batch."""
+        topic = self.topic(name, default_topic, default_queues)
+        if is_lite_topic(topic):
+            raise Refused(
+                ResponseCode.MESSAGE_ILLEGAL,
+                f"topic {name!r} is of type LITE, whose messages cannot be in a batch: send them one by one",
+            )
+        return topic
 
     def queue(self, topic: TopicConfig, queue_id: int) -> int:
         """Return `queue_id`, or a random queue if it is negative. Raises Refused if it does not exist."""

@@ -1,0 +1,337 @@
+"""The kombu transport against brokers: what kombu's virtual transports promise, and what POP adds to it."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from kombu import Connection, Consumer, Exchange, Producer, Queue
+from kombu.exceptions import ChannelError, OperationalError
+
+from cluster.client import Admin
+from cluster.client import Producer as PlainProducer
+from cluster.client.errors import ConfigInvalid
+from jobs.tasks.kombu_transport import exchange_topic_of, topic_of
+from tests.cluster.client.conftest import Cluster
+from tests.eventually import LIMIT_S, eventually
+from tests.ports import free_port
+
+_numbers = itertools.count()
+
+
+@pytest.fixture
+def connect(cluster: Cluster) -> Iterator[Callable[..., Connection]]:
+    """Yield a function that connects with the cluster."""
+    made: list[Connection] = []
+
+    def connection(**options: Any) -> Connection:
+        path = options.pop("path", "")
+        made.append(Connection(f"raymq://{cluster.address}{path}", transport_options=options))
+        return made[-1]
+
+    yield connection
+    for each in made:
+        each.release()
+
+
+@pytest.fixture
+def connection(connect: Callable[..., Connection]) -> Connection:
+    return connect()
+
+
+@pytest.fixture
+def name() -> str:
+    """Return a name that no other test uses."""
+    return f"queue.{next(_numbers)}"
+
+
+class Received(list[Any]):
+    """The messages of a consumer."""
+
+    def __init__(self, connection: Connection, *, acks: bool) -> None:
+        super().__init__()
+        self._connection = connection
+        self._acks = acks
+
+    def __call__(self, body: Any, message: Any) -> None:
+        self.append(message)
+        if self._acks:
+            message.ack()
+
+    def wait(self, count: int, timeout_s: float = LIMIT_S) -> list[Any]:
+        """Return the bodies of all messages, of which there are at least `count`."""
+        while len(self) < count:
+            self._connection.drain_events(timeout=timeout_s)
+        return [message.payload for message in self]
+
+    def wait_for_none(self, timeout_s: float = 0.5) -> None:
+        """Return if no message arrives for a while."""
+        with pytest.raises(TimeoutError):
+            self._connection.drain_events(timeout=timeout_s)
+
+
+@contextmanager
+def consuming(
+    connection: Connection, *queues: Queue, acks: bool = True, prefetch: int = 0, **options: Any
+) -> Iterator[Received]:
+    received = Received(connection, acks=acks)
+    with connection.channel() as channel:
+        if prefetch:
+            channel.basic_qos(0, prefetch, False)
+        with Consumer(channel, queues, callbacks=[received], **options):
+            yield received
+
+
+def send(connection: Connection, queue: str | Queue, *bodies: Any, **options: Any) -> None:
+    queue = Queue(queue) if isinstance(queue, str) else queue
+    with connection.channel() as channel:
+        queue(channel).declare()
+        for body in bodies:
+            Producer(channel).publish(body, routing_key=queue.name, **options)
+
+
+def test_names_become_topics_reversibly() -> None:
+    names = ["celery", "w1@host.celery.pidbox", "a_b-c", "ä|x", "a|2E", "a.x", " "]
+    topics = [topic_of(name) for name in names] + [exchange_topic_of("a")]
+    assert len(set(topics)) == len(topics)
+    assert all(re.fullmatch(r"[%|a-zA-Z0-9_-]+", topic) for topic in topics)
+    back = [
+        re.sub(rb"\|(..)", lambda hit: bytes([int(hit[1], 16)]), topic_of(name).encode()) for name in names
+    ]
+    assert [text.decode() for text in back] == names
+
+
+def test_messages_keep_their_content(connection: Connection, name: str) -> None:
+    bodies = [{"text": "ä", "list": [1, None]}, "plain", 17]
+    send(connection, name, *bodies, headers={"color": "blue"}, correlation_id="task-1")
+    send(connection, name, b"\x00\xff", serializer="raw")
+    with consuming(connection, Queue(name), accept=["json", "text/plain", "application/data"]) as received:
+        found = received.wait(4)
+    assert sorted(map(repr, found)) == sorted(map(repr, [*bodies, b"\x00\xff"]))
+    assert {message.headers.get("color") for message in received} == {"blue", None}
+    assert all(message.delivery_info["redelivered"] is False for message in received)
+
+
+def test_task_id_is_the_key_of_the_message(cluster: Cluster, connection: Connection, name: str) -> None:
+    send(connection, name, "one", correlation_id="task-7")
+    with Admin(cluster.address) as admin:
+        eventually(lambda: len(admin.messages_by_key(topic_of(name), "task-7")) == 1)
+
+
+def test_rejected_message_is_requeued_or_dropped(connection: Connection, name: str) -> None:
+    send(connection, name, "again")
+    with consuming(connection, Queue(name), acks=False) as received:
+        received.wait(1)
+        received[0].reject(requeue=True)
+        received.wait(2)
+        assert received[1].delivery_info["redelivered"] is True
+        received[1].reject()
+        received.wait_for_none()
+    assert connection.default_channel.queue_declare(name, passive=True).message_count == 0
+
+
+def test_unacknowledged_messages_return_when_the_channel_closes(connection: Connection, name: str) -> None:
+    send(connection, name, 1, 2, 3)
+    with consuming(connection, Queue(name), acks=False) as first:
+        first.wait(3)
+        first[0].ack()
+    with consuming(connection, Queue(name)) as second:
+        found = second.wait(2)
+    assert sorted(found) == sorted(message.payload for message in first[1:])
+
+
+def test_prefetch_limits_the_unacknowledged_messages(connect: Callable[..., Connection], name: str) -> None:
+    one, two = connect(), connect()
+    send(one, name, *range(5))
+    with consuming(one, Queue(name), acks=False, prefetch=2) as slow:
+        slow.wait(2)
+        slow.wait_for_none()
+        with consuming(two, Queue(name)) as fast:
+            fast.wait(3)
+        slow[0].ack()
+        send(one, name, "next")
+        assert slow.wait(3)[-1] == "next"
+
+
+def test_claims_are_renewed_and_end_with_their_process(connect: Callable[..., Connection], name: str) -> None:
+    holder, other = connect(visibility_timeout=0.6), connect()
+    send(holder, name, "long")
+    with consuming(holder, Queue(name), acks=False) as held:
+        held.wait(1)
+        with consuming(other, Queue(name)) as waiting:
+            waiting.wait_for_none(1.5)
+            held.clear()
+            holder.transport.stop_renewal()  # as if the process were killed
+            assert waiting.wait(1) == ["long"]
+            assert waiting[0].delivery_info["redelivered"] is True
+
+
+def test_messages_without_ack_are_delivered_once(connection: Connection, name: str) -> None:
+    send(connection, name, 1, 2)
+    with consuming(connection, Queue(name), no_ack=True, acks=False) as received:
+        received.wait(2)
+    assert connection.default_channel.basic_get(name) is None
+
+
+def test_single_messages_are_fetched(connection: Connection, name: str) -> None:
+    channel = connection.default_channel
+    send(connection, name, "a", "b")
+    got = [channel.basic_get(name, no_ack=True), channel.basic_get(name)]
+    got[1].ack()
+    assert sorted(message.payload for message in got) == ["a", "b"]
+    assert channel.basic_get(name) is None
+
+
+def test_size_and_purge_count_waiting_messages(connection: Connection, name: str) -> None:
+    channel = connection.default_channel
+    send(connection, name, *range(40))
+    assert channel.queue_declare(name, passive=True).message_count == 40
+    assert channel.queue_purge(name) == 40
+    eventually(lambda: channel.queue_declare(name, passive=True).message_count == 0)
+
+
+def test_passive_declare_needs_the_queue_and_delete_removes_it(connection: Connection, name: str) -> None:
+    channel = connection.default_channel
+    with pytest.raises(ChannelError, match="NOT_FOUND"):
+        channel.queue_declare(name, passive=True)
+    send(connection, name, 1)
+    channel.queue_delete(name, if_empty=True)
+    assert channel.queue_declare(name, passive=True).message_count == 1
+    channel.queue_delete(name)
+    with pytest.raises(ChannelError, match="NOT_FOUND"):
+        channel.queue_declare(name, passive=True)
+
+
+def test_message_to_no_queue_is_dropped(cluster: Cluster, connection: Connection, name: str) -> None:
+    Producer(connection.default_channel).publish("lost", routing_key=name)
+    with Admin(cluster.address) as admin:
+        assert topic_of(name) not in admin.topics()
+
+
+@pytest.mark.parametrize(
+    ("kind", "keys", "sent", "expected"),
+    [
+        ("direct", ["red", "blue"], ["red", "green", "blue"], [["red"], ["blue"]]),
+        ("topic", ["log.*", "log.#"], ["log.a", "log.a.b", "x"], [["log.a"], ["log.a", "log.a.b"]]),
+        ("fanout", ["", ""], ["any"], [["any"], ["any"]]),
+    ],
+)
+def test_exchange_routes_between_processes(
+    connect: Callable[..., Connection],
+    name: str,
+    kind: str,
+    keys: list[str],
+    sent: list[str],
+    expected: list[list[str]],
+) -> None:
+    consumers, publisher = connect(), connect()  # no state in common
+    exchange = Exchange(f"ex.{name}", kind)
+    queues = [Queue(f"{name}.{number}", exchange, key) for number, key in enumerate(keys)]
+    received: dict[str, list[str]] = {queue.name: [] for queue in queues}
+    with consumers.channel() as channel:
+        for queue in queues:
+            queue(channel).declare()
+        producer = Producer(publisher.default_channel)
+        for key in sent:
+            producer.publish(key, exchange=exchange, routing_key=key, declare=[exchange])
+        for queue in queues:
+            with consuming(consumers, queue) as found:
+                received[queue.name] = found.wait(len(expected[queues.index(queue)]))
+                found.wait_for_none()
+    assert [sorted(bodies) for bodies in received.values()] == expected
+
+
+def test_queue_has_no_messages_from_before_its_bind(connect: Callable[..., Connection], name: str) -> None:
+    exchange = Exchange(f"ex.{name}", "fanout")
+    connection = connect()
+    producer = Producer(connection.default_channel)
+    producer.publish("before", exchange=exchange, declare=[exchange])
+    with consuming(connection, Queue(name, exchange)) as received:
+        producer.publish("after", exchange=exchange)
+        assert received.wait(1) == ["after"]
+
+
+def test_auto_delete_queue_goes_with_its_last_consumer(
+    connect: Callable[..., Connection], cluster: Cluster, name: str
+) -> None:
+    one, two = connect(), connect()
+    queue = Queue(name, auto_delete=True)
+    with Admin(cluster.address) as admin:
+
+        def members() -> int:
+            known = admin.group_connection(topic_of(name))
+            return len(known.connections) if known is not None else 0
+
+        with consuming(one, queue):
+            with consuming(two, queue):
+                eventually(lambda: members() == 2)
+            eventually(lambda: members() == 1)
+            assert topic_of(name) in admin.topics()
+        eventually(lambda: topic_of(name) not in admin.topics())
+
+
+def test_expired_messages_are_dropped(connection: Connection, name: str) -> None:
+    queue = Queue(name, expires=0.2)
+    send(connection, queue, "while the queue had no consumer")
+    send(connection, f"{name}.b", "short", expiration=0.2)
+    with consuming(connection, Queue(f"{name}.c")) as nothing:
+        nothing.wait_for_none(0.5)
+    with consuming(connection, queue, Queue(f"{name}.b")) as received:
+        send(connection, queue, "now")
+        assert received.wait(1) == ["now"]
+
+
+def test_task_with_eta_waits_in_the_broker(connection: Connection, name: str) -> None:
+    due = datetime.now(UTC) + timedelta(seconds=2)
+    send(connection, name, "later", headers={"eta": due.isoformat()})
+    assert connection.default_channel.basic_get(name) is None
+    with consuming(connection, Queue(name)) as received:
+        assert received.wait(1) == ["later"]
+    assert datetime.now(UTC) > due - timedelta(seconds=1)
+
+
+def test_message_of_a_plain_producer_is_a_body(cluster: Cluster, connection: Connection, name: str) -> None:
+    Queue(name)(connection.default_channel).declare()
+    with PlainProducer(cluster.address) as producer:
+        producer.send(topic_of(name), b"\xffnot JSON")
+        producer.send(topic_of(name), b"[1]")
+    with consuming(connection, Queue(name), accept=["application/data"]) as received:
+        received.wait(2)
+    assert sorted(message.body for message in received) == [b"[1]", b"\xffnot JSON"]
+
+
+def test_virtual_host_is_the_namespace(
+    cluster: Cluster, connect: Callable[..., Connection], name: str
+) -> None:
+    shop = connect(path="/shop")
+    send(shop, name, 1)
+    with Admin(cluster.address) as admin:
+        assert f"shop%{topic_of(name)}" in admin.topics()
+    with consuming(shop, Queue(name)) as received:
+        assert received.wait(1) == [1]
+    shop.default_channel.queue_delete(name)
+
+
+def test_url_may_list_several_nameservers(cluster: Cluster, name: str) -> None:
+    closed = free_port()
+    with Connection(f"raymq://127.0.0.1:{closed};{cluster.address}") as connection:
+        send(connection, name, 1)
+        with consuming(connection, Queue(name)) as received:
+            assert received.wait(1) == [1]
+
+
+def test_unreachable_nameserver_is_a_connection_error() -> None:
+    connection = Connection(f"raymq://127.0.0.1:{free_port()}")
+    with pytest.raises(OperationalError, match="nameserver"):
+        connection.ensure_connection(max_retries=1, interval_start=0)
+
+
+def test_unknown_tls_setting_is_refused() -> None:
+    connection = Connection("raymq://127.0.0.1", ssl={"ca_certs": "ca.pem", "ciphers": "x"})
+    with pytest.raises(ConfigInvalid, match="ciphers: give ca_certs"):
+        connection.connect()
