@@ -83,7 +83,8 @@ class TaskWorker:
         self._overrun: set[Future[Any]] = set()
         self._is_stopping = False
         self._freed = asyncio.Event()
-        self._loops = [asyncio.create_task(self._take()), asyncio.create_task(self._renew())]
+        self._spawn = self._consumer.core.instance.spawn
+        self._loops = [self._spawn(self._take(), "task-take"), self._spawn(self._renew(), "task-renew")]
 
     @property
     def failure(self) -> str | None:
@@ -138,7 +139,7 @@ class TaskWorker:
             backoff.reset()
             for message in messages:
                 delivery = Delivery(message, time.monotonic())
-                self.deliveries[delivery] = asyncio.create_task(self._work_on(delivery))
+                self.deliveries[delivery] = self._spawn(self._work_on(delivery), "task")
 
     async def _renew(self) -> None:
         interval_s = self._config.invisible_ms / 3_000
@@ -147,7 +148,7 @@ class TaskWorker:
             for each in self.deliveries:
                 is_renewing = each.is_settling or (each.renewal is not None and not each.renewal.done())
                 if not is_renewing and time.monotonic() - each.renewed_s >= interval_s:
-                    each.renewal = asyncio.create_task(self._renew_one(each))
+                    each.renewal = self._spawn(self._renew_one(each), "task-renewal")
 
     async def _renew_one(self, delivery: Delivery) -> None:
         """Renew a claim. If its task is revoked, cancel the handler; one in a thread runs to its end."""
@@ -202,8 +203,10 @@ class TaskWorker:
                 self._overrun.add(call)
                 returned.add_done_callback(lambda _: self._end_overrun(call))
             return await self._retry(delivery, task, f"ran longer than max_run_ms {limit_ms}")
-        if returned.cancelled():  # the task is revoked
-            return await self._ack(delivery)
+        if returned.cancelled():
+            if await _repeated(lambda: self._queue.final(task.id)):  # the task is revoked
+                return await self._ack(delivery)
+            return await self._retry(delivery, task, "the handler cancelled itself")
         if (error := returned.exception()) is not None:
             return await self._retry(delivery, task, f"{type(error).__name__}: {error}")
         try:

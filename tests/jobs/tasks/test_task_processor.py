@@ -18,7 +18,7 @@ from jobs.job_errors import BodyInvalid, OptionInvalid
 from jobs.tasks import RayMQTaskProcessor
 from store.message.message import MessageExt
 from tests.cluster.client.conftest import Cluster
-from tests.eventually import LIMIT_S, eventually, eventually_async
+from tests.eventually import LIMIT_S, NEVER_S, eventually, eventually_async
 from tests.jobs.tasks.processors import Processors, result_of
 
 
@@ -89,7 +89,8 @@ def test_coroutine_handlers_run_beside_each_other(processors: Processors) -> Non
     assert {result_of(processor, each).result for each in ids} == {"met"}
 
 
-def test_failed_handler_is_retried_and_then_succeeds(processors: Processors) -> None:
+@pytest.mark.parametrize("task_id", [None, "order-7"])
+def test_failed_handler_is_retried_and_then_succeeds(processors: Processors, task_id: str | None) -> None:
     calls: list[int] = []
 
     def flaky() -> int:
@@ -99,8 +100,22 @@ def test_failed_handler_is_retried_and_then_succeeds(processors: Processors) -> 
         return len(calls)
 
     processor = processors.make(flaky)
-    found = result_of(processor, processor.enqueue_task_sync("flaky").id)
+    found = result_of(processor, processor.enqueue_task_sync("flaky", task_id=task_id).id)
     assert (found.status, found.result) == ("SUCCESS", 3)
+
+
+def test_coroutine_that_cancels_itself_is_retried(processors: Processors) -> None:
+    calls: list[int] = []
+
+    async def flaky() -> int:
+        calls.append(1)
+        if len(calls) == 1:
+            raise asyncio.CancelledError
+        return len(calls)
+
+    processor = processors.make(flaky)
+    found = result_of(processor, processor.enqueue_task_sync("flaky").id)
+    assert (found.status, found.result) == ("SUCCESS", 2)
 
 
 def test_task_is_moved_to_the_failed_queue_after_its_retries(
@@ -219,7 +234,8 @@ def test_task_with_a_time_runs_then(processors: Processors, option: str) -> None
         "eta": begin_s + 1,
         "eta_datetime": datetime.fromtimestamp(begin_s, UTC) + timedelta(seconds=1),
     }[option]
-    task_id = processor.enqueue_task_sync("note", **{option.removesuffix("_datetime"): due}).id
+    options: dict[str, Any] = {option.removesuffix("_datetime"): due, "task_id": f"due-by-{option}"}
+    task_id = processor.enqueue_task_sync("note", **options).id
     assert processor.get_task_status_sync(task_id).status in {"PENDING", "SUCCESS"}
     assert result_of(processor, task_id).status == "SUCCESS"
     assert ran[0] >= begin_s + 1
@@ -242,6 +258,7 @@ def test_cancelled_task_does_not_start(processors: Processors) -> None:
     assert result_of(processor, last).status == "SUCCESS"
     assert [result_of(processor, each).status for each in (waiting, timed)] == ["REVOKED", "REVOKED"]
     assert ran == ["other", "last"]
+    assert processor.get_metrics_sync()["replica"]["skipped"] == 1  # the timed one is recalled
 
 
 def test_result_of_a_task_cancelled_while_it_runs_is_ignored(processors: Processors) -> None:
@@ -281,6 +298,7 @@ def test_running_coroutine_is_cancelled(processors: Processors) -> None:
     assert processor.get_task_status_sync(task_id).status == "REVOKED"
 
 
+@pytest.mark.slow
 def test_claim_is_renewed_while_its_handler_runs(processors: Processors) -> None:
     calls: list[int] = []
     released = threading.Event()
@@ -341,7 +359,7 @@ def test_stop_finishes_running_tasks_and_returns_the_others(processors: Processo
             released.wait(LIMIT_S)
         return name
 
-    stopping = processors.make(wait)
+    stopping = processors.make(wait, invisible_ms=int(NEVER_S * 1_000))
     short = stopping.enqueue_task_sync("wait", ["short"]).id
     long = stopping.enqueue_task_sync("wait", ["long"]).id
     for _ in range(2):
@@ -385,6 +403,17 @@ def test_figures_and_health_are_those_of_the_queue(processors: Processors) -> No
     this, online = processor.health_check_sync()
     assert this == {"this replica": {"ok": True, "error": None}}
     assert list(online.values()) == [{"ok": True}]
+
+
+def test_age_is_that_of_the_oldest_waiting_task(processors: Processors) -> None:
+    processor = processors.make(add)
+    result_of(processor, processor.enqueue_task_sync("add", [1]).id)
+    eventually(lambda: processor.get_metrics_sync()["running"] == 0)
+    processor.stop_consumer()
+    begin_s = time.time() - 0.001  # brokers count milliseconds
+    processor.enqueue_task_sync("add", [2])
+    age_s = processor.get_metrics_sync()["oldest_waiting_s"]
+    assert 0 <= age_s <= time.time() - begin_s
 
 
 @pytest.mark.parametrize(
