@@ -18,14 +18,13 @@ import argparse
 import json
 import shutil
 import signal
-import socket
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -66,15 +65,17 @@ class QueueProcess:
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        """Start the process and wait until it accepts connections."""
+        """Start the process and wait until it is ready."""
         first, second = map(str, self._ports)
         command = ["redis-server", "--port", first, "--bind", "127.0.0.1", "--dir", str(self._root)]
         if self._is_raymq:
             command = [sys.executable, "-m", "cluster.standalone", "--store-root", str(self._root)]
             command += ["--nameserver-port", first, "--broker-port", second]
-        with (self._root / "log").open("ab") as log:
+        path, ready = self._root / "log", b"READY" if self._is_raymq else b"Ready to accept connections"
+        with path.open("ab") as log:
+            size = log.tell()
             self._process = subprocess.Popen(command, stdout=log, stderr=log)
-        _until(self._accepts_connections, f"the start of {command[0]}")
+        _until(lambda: ready in path.read_bytes()[size:], f"the start of {command[0]}")
 
     def kill(self) -> None:
         """Kill the process."""
@@ -93,13 +94,6 @@ class QueueProcess:
             )
         urls = {"broker_url": f"redis://{address}/0", "backend_url": f"redis://{address}/1"}
         return TaskProcessorConfig(queue_name=queue, adapter_config=CeleryAdapterConfig(**urls))
-
-    def _accepts_connections(self) -> bool:
-        for port in self._ports if self._is_raymq else self._ports[:1]:
-            with suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
-                continue
-            return False
-        return True
 
 
 def measure(side: str, tasks: int, root: Path) -> Round:
