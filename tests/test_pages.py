@@ -48,6 +48,7 @@ NOT_RUN = {
     "uv run raymq dev": "a second cluster: tests/cluster/cli/test_dev.py",
     "curl ": "needs the console of the first block: tests/cluster/console/test_api.py",
     "uv run raymq reindex store": "a stopped store: tests/jobs/reindex",
+    "# thumbnails.py": ON_RAY,
     "# producer.py": "downloads a package: tests/compat/sdk/test_client_page.py",
 }
 SERVERS = {"uv run raymq console": "http://"}

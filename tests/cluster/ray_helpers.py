@@ -5,6 +5,9 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import msgpack
@@ -107,3 +110,28 @@ def wait_for_restart(actor: str, pid: int) -> dict[str, Any]:
     status = eventually(restarted, f"restart of {actor} in another process than {pid}", within_s=120)
     assert status is not None
     return status
+
+
+def submit_job(raymq: RayMQ, working_dir: Path, *command: str) -> subprocess.CompletedProcess[str]:
+    """Submit a Ray job, as `ray job submit` does, and wait until it has finished."""
+    record = read_record(raymq.home)
+    assert record is not None
+    submit = [sys.executable, "-m", "ray.scripts.scripts", "job", "submit", "--address", record.dashboard]
+    environment = {key: value for key, value in raymq.environment.items() if key != "PYTHONPATH"}
+
+    def submitted() -> subprocess.CompletedProcess[str] | None:
+        done = subprocess.run(
+            [*submit, "--working-dir", ".", "--", *command],
+            env=environment,
+            cwd=working_dir,
+            capture_output=True,
+            text=True,
+            timeout=8 * LIMIT_S,
+            check=False,
+        )
+        # Ray's agent may start later than the head, which already reports that it is running.
+        return None if "No available agent" in done.stderr else done
+
+    done = eventually(submitted, "the job agent of Ray", within_s=120)
+    assert done is not None
+    return done

@@ -3,44 +3,20 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from cluster.control.session.ray_head import read_record
 from store.common.clock import Clock
 from tests.cluster.conftest import REPO, RayMQ
-from tests.eventually import LIMIT_S, eventually
+from tests.cluster.ray_helpers import submit_job
 from tests.store.conftest import SmallStores, a_draft
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.extended]
 
 
 def submit(raymq: RayMQ, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Submit a re-index as a Ray job and wait until it has finished."""
-    record = read_record(raymq.home)
-    assert record is not None
-    command = [sys.executable, "-m", "ray.scripts.scripts", "job", "submit", "--address", record.dashboard]
-    command += ["--working-dir", ".", "--", "python", "-m", "jobs.reindex", *arguments]
-    environment = {key: value for key, value in raymq.environment.items() if key != "PYTHONPATH"}
-
-    def submitted() -> subprocess.CompletedProcess[str] | None:
-        done = subprocess.run(
-            command,
-            env=environment,
-            cwd=REPO,
-            capture_output=True,
-            text=True,
-            timeout=8 * LIMIT_S,
-            check=False,
-        )
-        # Ray's agent may start later than the head, which already reports that it is running.
-        return None if "No available agent" in done.stderr else done
-
-    done = eventually(submitted, "the job agent of Ray", within_s=120)
-    assert done is not None
-    return done
+    return submit_job(raymq, REPO, "python", "-m", "jobs.reindex", *arguments)
 
 
 def test_submitted_job_reindexes_a_store_and_refuses_an_open_one(
