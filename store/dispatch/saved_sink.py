@@ -91,7 +91,7 @@ class SavedSink(ABC):
             raise ValueError(f"sink name {name!r:.200}: use 1 to 100 of the characters a-z, 0-9 and -")
         self.name = name
         self._store_id = ""
-        self._end = 0
+        self._end = self._log_min = 0
         self._is_stale = False
 
     @abstractmethod
@@ -113,7 +113,7 @@ class SavedSink(ABC):
 
     def load(self, root: Path, store_id: str, log_min: int) -> None:
         """Load the state, when the store at `root` is opened, after `drop_lost_states`. Raises OSError."""
-        self._store_id, self._end, self._is_stale = store_id, 0, False
+        self._store_id, self._end, self._is_stale, self._log_min = store_id, 0, False, log_min
         path = root / SINKS / self.name
         saved = read_state(path) if path.exists() else SavedState(store_id, 0, None)
         try:
@@ -125,8 +125,13 @@ class SavedSink(ABC):
         if 0 < self._end < log_min:
             _log.warning("sink_gap_skipped", sink=self.name, end=self._end, log_min=log_min)
 
-    def saved(self) -> bytes | None:
-        """Return the present content of the file; None if the log was truncated since the start."""
+    def saved(self, log_min: int) -> bytes | None:
+        """Return the present content of the file; None if the log was truncated since the start.
+
+        Args:
+            log_min: The CommitLog offset at which the log begins now.
+        """
+        self._log_min = log_min
         return None if self._is_stale else SavedState(self._store_id, self._end, self.state()).encode()
 
     @property

@@ -46,12 +46,9 @@ _CHAIN_BYTES: Final = 200
 _TOPICS_MAX: Final = 100_000
 _OFFSET_MAX: Final = DROPPED - 1
 _VALID: Final = re.compile(rf"[A-Za-z0-9_-]{{1,{NAME_BYTES_MAX}}}")
-_DISPATCH: Final = re.compile(
-    rf"(?:\A|\x02){MessageConst.INNER_MULTI_DISPATCH}\x01{LMQ_TOPIC_PREFIX}\$([^\x02$]+\$[A-Za-z0-9_-]+)(?:\x02|\Z)".encode()
-)
-_OFFSET: Final = re.compile(
-    rf"(?:\A|\x02){MessageConst.INNER_MULTI_QUEUE_OFFSET}\x01([0-9]{{1,10}})(?:\x02|\Z)".encode()
-)
+_DISPATCH: Final = f"\x02{MessageConst.INNER_MULTI_DISPATCH}\x01".encode()
+_NUMBER: Final = f"\x02{MessageConst.INNER_MULTI_QUEUE_OFFSET}\x01".encode()
+_LMQ: Final = f"{LMQ_TOPIC_PREFIX}{SEPARATOR}"
 _I32, _I64 = Struct(">i"), Struct(">q")
 
 
@@ -81,7 +78,6 @@ class LiteIndex(SavedSink):
         super().__init__(LITE)
         self._names = LiteNames(root / LITE / "names")
         self._units = LiteUnits(root / LITE / "units", units_per_file)
-        self._log_min = 0
         self._topics: dict[bytes, bool] = {}  # True: of lite messages
         self.arrived: Callable[[str, str], None] = _nothing
         """Called with topic and name of each lite topic that has got a message, except during recovery."""
@@ -102,7 +98,7 @@ class LiteIndex(SavedSink):
     def max_offset(self, topic: str, name: str) -> int:
         """Return the end offset of a lite topic; 0 if it is unknown."""
         id_ = self._ids.get(topic + SEPARATOR + name)
-        return 0 if id_ is None else int(self._next[id_])
+        return 0 if id_ is None else self._next[id_]
 
     def min_offset(self, topic: str, name: str) -> int:
         """Return the first offset of a lite topic that is still in the log; 0 if it is unknown."""
@@ -110,7 +106,7 @@ class LiteIndex(SavedSink):
         if id_ is None:
             return 0
         chain = self._chain(id_)
-        return self._units.get(chain[0]).offset if chain else int(self._next[id_])
+        return self._units.get(chain[0]).offset if chain else self._next[id_]
 
     def read(self, topic: str, name: str, offset: int, count: int) -> Sequence[LiteMessage]:
         """Return up to `count` messages from an offset on, in their order."""
@@ -127,12 +123,12 @@ class LiteIndex(SavedSink):
             return 0
         chain = self._chain(id_)
         first = bisect_left(chain, time_ms // 1000, key=lambda number: self._units.get(number).stored_s)
-        return self._units.get(chain[first]).offset if first < len(chain) else int(self._next[id_])
+        return self._units.get(chain[first]).offset if first < len(chain) else self._next[id_]
 
     def last_store_time(self, topic: str, name: str) -> int | None:
         """Return when the last message was stored, in ms to the second; None if it is unknown."""
         id_ = self._ids.get(topic + SEPARATOR + name)
-        return None if id_ is None or not self._stored_s[id_] else int(self._stored_s[id_]) * 1000
+        return None if id_ is None or not self._stored_s[id_] else self._stored_s[id_] * 1000
 
     # ---- writing -------------------------------------------------------------------------------------------
 
@@ -163,9 +159,10 @@ class LiteIndex(SavedSink):
         limits = np.zeros(len(self._parents), np.uint32)
         for parent, topic in enumerate(self._parents):
             limits[parent] = max(limits_ms.get(topic, 0) // 1000, 0)
-        count = len(self._by_id)
-        times = self._stored_s[:count]
-        found = np.flatnonzero((times < limits[self._parent[:count]]) & (times > 0))
+        if not self._by_id:
+            return ()
+        times, parents = np.frombuffer(self._stored_s, np.uint32), np.frombuffer(self._parent, np.uint32)
+        found = np.flatnonzero((times < limits[parents]) & (times > 0))
         return [name for id_ in found.tolist() if (name := self._by_id[id_])]
 
     def drop(self, key: str) -> None:
@@ -181,13 +178,12 @@ class LiteIndex(SavedSink):
             self._chains.put(id_, array("q"), _CHAIN_BYTES)
             self._free.append(id_)
 
-    def delete_before(self, log_min: int) -> None:
-        """Remove the units of messages before `log_min`, file by file. Raises OSError."""
-        self._log_min = log_min
-        for units in self._units.drop_before(log_min):
+    def _delete_old(self) -> None:
+        """Remove the units of messages that are not in the log any more, file by file. Raises OSError."""
+        for units in self._units.drop_before(self._log_min):
             for id_ in np.unique(units["id"]).tolist():
                 if self._by_id[id_] and self._last[id_] < self._units.first:  # its offset must not be lost
-                    self._names.add(NameEntry(self._end, id_, int(self._next[id_]), self._by_id[id_]))
+                    self._names.add(NameEntry(self._end, id_, self._next[id_], self._by_id[id_]))
 
     # ---- dispatch ------------------------------------------------------------------------------------------
 
@@ -245,29 +241,30 @@ class LiteIndex(SavedSink):
         if is_lite is None:
             first = int(group[kernel.GROUP_FIRST_PHYSICAL_OFFSET]) - batch.file.base
             size = _I32.unpack_from(view, first)[0]
-            is_lite = _DISPATCH.search(record_properties(view[first : first + size])) is not None
+            is_lite = _DISPATCH in record_properties(view[first : first + size], b"\x02")
             if is_lite or len(self._topics) < _TOPICS_MAX:
                 self._topics[topic] = is_lite
         return is_lite
 
     def _add(self, offset: int, record: memoryview) -> tuple[str, str] | None:
         """Add a record; return topic and name, or None if it is no lite message of its topic."""
-        properties = record_properties(record)
-        dispatch, number = _DISPATCH.search(properties), _OFFSET.search(properties)
-        if dispatch is None or number is None:
-            return None
-        key = dispatch[1].decode("utf-8", "replace")
+        properties = record_properties(record, b"\x02")
+        dispatch, number = _value(properties, _DISPATCH), _value(properties, _NUMBER)
+        key = dispatch.removeprefix(_LMQ)
         topic, _, name = key.partition(SEPARATOR)
-        lite_offset = int(number[1])
         topic_at = body_of(record).stop
-        if topic.encode() != record[topic_at + 1 : topic_at + 1 + record[topic_at]] or not (
-            is_valid_name(name) and lite_offset < _OFFSET_MAX
+        if (
+            not (
+                number.isdecimal() and number.isascii() and dispatch.startswith(_LMQ) and is_valid_name(name)
+            )
+            or (lite_offset := int(number[:11])) >= _OFFSET_MAX
+            or topic.encode() != record[topic_at + 1 : topic_at + 1 + record[topic_at]]
         ):
             return None  # such as a dead letter of RocketMQ 5.5
         if self._dead and offset < self._dead.get(key, 0):
             return None
         id_ = self._id_of(key, offset)
-        last, following = int(self._last[id_]), int(self._next[id_])
+        last, following = self._last[id_], self._next[id_]
         if lite_offset < following:  # a new life
             last = -1
             self._chains.put(id_, array("q"), _CHAIN_BYTES)
@@ -295,8 +292,8 @@ class LiteIndex(SavedSink):
         """Give a name an id."""
         while id_ >= len(self._by_id):
             self._by_id.append("")
-        if id_ >= len(self._last):
-            self._grow(id_ + 1)
+            for column in (self._last, self._next, self._stored_s, self._parent):
+                column.append(0)
         topic = key.partition(SEPARATOR)[0]
         parent = self._parent_ids.get(topic)
         if parent is None:
@@ -307,18 +304,10 @@ class LiteIndex(SavedSink):
         self._parent[id_] = parent
         self._last[id_], self._next[id_], self._stored_s[id_] = -1, following, 0
 
-    def _grow(self, count: int) -> None:
-        count = max(count, 1024, len(self._last) + len(self._last) // 4)
-        for name, fill in (("_last", -1), ("_next", 0), ("_stored_s", 0), ("_parent", 0)):
-            old: NDArray[Any] = getattr(self, name)
-            new = np.full(count, fill, old.dtype)
-            new[: len(old)] = old
-            setattr(self, name, new)
-
     def _chain(self, id_: int) -> array[int]:
         """Return the numbers of the units of a lite topic whose messages are in the log, in their order."""
         chain = self._chains.get(id_) or array("q")
-        known, number = chain[-1] if chain else -1, int(self._last[id_])
+        known, number = chain[-1] if chain else -1, self._last[id_]
         added = array("q")
         while number >= self._units.first and number > known:
             unit = self._units.get(number)
@@ -339,14 +328,9 @@ class LiteIndex(SavedSink):
 
     # ---- state ---------------------------------------------------------------------------------------------
 
-    def load(self, root: Path, store_id: str, log_min: int) -> None:
-        """Load the index, when the store is opened. Raises OSError."""
-        self._log_min = log_min
-        super().load(root, store_id, log_min)
-
     def state(self) -> Any:
         """Write the files, and return what they have."""
-        self.delete_before(self._log_min)
+        self._delete_old()
         first, end, crcs = self._units.state()
         size_bytes, crc = self._names.state()
         return {"first": first, "end": end, "crcs": crcs, "names": [size_bytes, crc]}
@@ -360,7 +344,6 @@ class LiteIndex(SavedSink):
         if state is None:
             self._enter_all(self._names.load(None, 0))
             self._units.clear()
-            self._last[:] = -1
             return
         try:
             size_bytes, crc = state["names"]
@@ -370,14 +353,16 @@ class LiteIndex(SavedSink):
             raise ValueError(f"the files of lite topics cannot be read: {error!r}") from error
         self._dead.clear()
         number = self._units.first
+        last, following = np.frombuffer(self._last, np.int64), np.frombuffer(self._next, np.int64)
+        stored_s = np.frombuffer(self._stored_s, np.uint32)
         for units in self._units.arrays():
             ids = units["id"]
             alive = np.flatnonzero(
                 (ids < len(born)) & (units["physical"] >= born[np.minimum(ids, len(born) - 1)])
             )
             ids = ids[alive]
-            self._last[ids] = number + alive  # of equal ids, the last one counts
-            self._next[ids], self._stored_s[ids] = units["offset"][alive] + 1, units["stored_s"][alive]
+            last[ids] = number + alive  # of equal ids, the last one counts
+            following[ids], stored_s[ids] = units["offset"][alive] + 1, units["stored_s"][alive]
             number += len(units)
 
     def _enter_all(self, entries: Iterable[NameEntry]) -> NDArray[np.int64]:
@@ -415,10 +400,8 @@ class LiteIndex(SavedSink):
         self._free = array("q")
         self._parents: list[str] = []
         self._parent_ids: dict[str, int] = {}
-        self._parent = np.zeros(0, np.uint32)
-        self._last = np.zeros(0, np.int64)
-        self._next = np.zeros(0, np.int64)
-        self._stored_s = np.zeros(0, np.uint32)
+        self._parent, self._stored_s = array("I"), array("I")
+        self._last, self._next = array("q"), array("q")
         self._pending: dict[str, int] = {}
         self._dead: dict[str, int] = {}
         self._chains = SizedCache[int, "array[int]"](CHAIN_BYTES_MAX)
@@ -426,3 +409,13 @@ class LiteIndex(SavedSink):
 
 def _nothing(topic: str, name: str) -> None:
     """Default of `arrived`: report no arrival."""
+
+
+def _value(properties: bytes, name: bytes) -> str:
+    """Return the value of a property, whose name has its separators; an empty string if it is missing."""
+    at = properties.find(name)
+    if at < 0:
+        return ""
+    begin = at + len(name)
+    end = properties.find(b"\x02", begin)
+    return properties[begin : end if end >= 0 else None].decode("utf-8", "replace")

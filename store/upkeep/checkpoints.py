@@ -210,7 +210,8 @@ class Checkpoints:
         """
         self._callbacks, self._next_callbacks = self._callbacks + self._next_callbacks, []
         self._snapshots.begin()
-        found = [(self._root / SINKS / each.name, each.saved()) for each in self._parts.saved_sinks]
+        log_min = self._parts.positions.min
+        found = [(self._root / SINKS / each.name, each.saved(log_min)) for each in self._parts.saved_sinks]
         self._sinks = [(path, content) for path, content in found if content is not None]
         positions = self._parts.positions
         self._draft = DerivedSummary(

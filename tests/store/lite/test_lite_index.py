@@ -151,7 +151,7 @@ def test_offsets_outlive_the_messages(lite_stores: Any, stores: Any) -> None:
     lite.send("b", *numbers(0, 40))
     lite.drain(lite.store)
     [kept] = lite.index.read("LiteT", "b", 30, 1)
-    lite.index.delete_before(kept.physical_offset)
+    lite.index.saved(kept.physical_offset)  # as a checkpoint does after files of the log were deleted
     assert (lite.index.min_offset("LiteT", "a"), lite.index.max_offset("LiteT", "a")) == (20, 20)
     assert lite.index.min_offset("LiteT", "b") == 30
     assert lite.bodies("b") == numbers(30, 40)
