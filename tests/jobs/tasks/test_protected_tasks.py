@@ -1,0 +1,46 @@
+"""Task processors with keys and TLS in their configuration."""
+
+from __future__ import annotations
+
+import pytest
+
+from cluster.client.errors import PermissionDenied
+from tests.certificates import Authority
+from tests.cluster.client.conftest import Cluster
+from tests.cluster.client.test_credentials import KEYS, permit, protected
+from tests.cluster.client.test_tls import authority, encrypted
+from tests.jobs.tasks.processors import Processors, result_of
+
+__all__ = ["authority", "encrypted", "protected"]
+
+
+def add(a: int, b: int) -> int:
+    return a + b
+
+
+def test_processor_signs_its_requests(protected: Cluster) -> None:
+    made = Processors(protected.address)
+    made.make()  # creates the topics, as the inner user
+    topics = [made.queue, *(f"{made.queue}{each}" for each in ("_results", "-failed", "-unprocessable"))]
+    permit(protected, *(f"Topic:{each}" for each in topics), f"Group:{made.queue}_workers")
+
+    processor = made.make(add, **KEYS)
+
+    task_id = processor.enqueue_task_sync("add", [1, 2]).id
+    assert result_of(processor, task_id).result == 3
+    later = processor.enqueue_task_sync("add", [1, 2], countdown=3600).id
+    processor.cancel_task_sync(later)
+    assert result_of(processor, later).status == "REVOKED"
+    with pytest.raises(PermissionDenied):
+        processor.get_metrics_sync()  # needs Get
+    made.stop()
+
+
+def test_processor_uses_tls(
+    encrypted: Cluster, authority: Authority, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("RAYMQ_TLS_CA")
+    made = Processors(encrypted.address)
+    processor = made.make(add, tls={"ca_file": authority.ca_file})
+    assert result_of(processor, processor.enqueue_task_sync("add", [1, 2]).id).result == 3
+    made.stop()
