@@ -58,6 +58,8 @@ class LiteMessage(NamedTuple):
     offset: int
     physical_offset: int
     size: int
+    stored_ms: int
+    """When it was stored, to the second."""
 
 
 def is_valid_name(name: str) -> bool:
@@ -114,7 +116,9 @@ class LiteIndex(SavedSink):
         chain = () if id_ is None else self._chain(id_)
         first = bisect_left(chain, offset, key=lambda number: self._units.get(number).offset)
         units = map(self._units.get, chain[first : first + count])
-        return [LiteMessage(unit.offset, unit.physical_offset, unit.size) for unit in units]
+        return [
+            LiteMessage(unit.offset, unit.physical_offset, unit.size, unit.stored_s * 1000) for unit in units
+        ]
 
     def offset_at(self, topic: str, name: str, time_ms: int) -> int:
         """Return the offset of the first message stored at `time_ms` or later (to the second), or the end."""

@@ -40,6 +40,7 @@ SAMPLER = "tests/cluster/console/test_sampler.py"
 SCHEDULER = "tests/actors/transport/test_scheduler.py"
 GRPC = "tests/actors/gateway/test_grpc.py"
 ONLINE = "tests/actors/broker/core/group/test_groups_online.py"
+LITE = "tests/actors/broker/features/lite/test_lite_subscriptions.py"
 PLAIN = "tests/actors/broker/core/sending/test_plain_sends.py"
 ENDS = "tests/actors/broker/core/reading/test_queue_ends.py"
 LATE = "tests/actors/broker/core/compat/test_late_subscriptions.py"
@@ -99,6 +100,8 @@ TESTS = {
     "held_pulls": (HELD, "test_one_request_too_many_is_refused_with_the_limit"),
     "kv_entries": (TABLES, "test_nameserver_bounds_brokers_topics_and_kv_config"),
     "late_pulls": (LATE, "test_pulls_over_the_waiting_limit_are_refused"),
+    "lite_clients": (LITE, "test_lite_subscriptions_have_quotas"),
+    "lite_subscriptions": (LITE, "test_lite_subscriptions_have_quotas"),
     "memberships": (TABLES, "test_members_of_one_connection_are_bounded"),
     "owned_queues": (REBALANCER_SERVICE, "test_new_members_are_refused_over_a_limit"),
     "metrics_connections": (METRICS, "test_silent_connections_give_their_place_to_requests"),

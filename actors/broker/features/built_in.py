@@ -9,8 +9,8 @@ from actors.broker.broker_settings import RAFT, BrokerSettings
 from actors.broker.core.capability import Feature
 from actors.broker.features.delay.build import delay_levels
 from actors.broker.features.kept_log.build import build_kept_log
+from actors.broker.features.lite.build import pops_with_lite_topics
 from actors.broker.features.metrics.build import build_metrics
-from actors.broker.features.pop.build import build_pop
 from actors.broker.features.retry.build import build_retries
 from actors.broker.features.timer.build import build_timer
 from actors.broker.features.transactions.build import build_transactions
@@ -38,7 +38,7 @@ def built_in_features(settings: BrokerSettings, restart: Restart | None) -> Sequ
         (EVERYWHERE, Feature(build_retries)),
         (EVERYWHERE, Feature(build_transactions)),
         (EVERYWHERE, Feature(build_timer)),
-        (EVERYWHERE, Feature(build_pop)),
+        (EVERYWHERE, pops_with_lite_topics()),
         (PAIR, delay_levels()),
         (GROUP, delay_levels(is_progress_replicated=True)),
         (EVERYWHERE, Feature(build_kept_log)),

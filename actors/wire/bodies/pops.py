@@ -75,17 +75,24 @@ class PopResponse(Header):
 
 
 class AckMessageHeader(Header):
-    """Header of ACK_MESSAGE (200051); `topic` is the retry topic for a message from there."""
+    """Header of ACK_MESSAGE (200051); `topic` is the retry topic for a message from there.
+
+    With `lite_topic`, `topic` is that of all lite topics, and `offset` is one of the lite topic.
+    """
 
     consumer_group: Group
     topic: Topic
     queue_id: Int
     extra_info: Text
     offset: Long
+    lite_topic: Name = ""
 
 
 class ChangeInvisibleTimeHeader(Header):
-    """Header of CHANGE_MESSAGE_INVISIBLETIME (200053)."""
+    """Header of CHANGE_MESSAGE_INVISIBLETIME (200053); see `AckMessageHeader`.
+
+    With `suspend`, all messages of the lite topic that are in flight become visible at the same time.
+    """
 
     consumer_group: Group
     topic: Topic
@@ -93,6 +100,8 @@ class ChangeInvisibleTimeHeader(Header):
     extra_info: Text
     offset: Long
     invisible_time: Long
+    lite_topic: Name = ""
+    suspend: bool = False
 
 
 class ChangeInvisibleTimeResponse(Header):

@@ -15,7 +15,7 @@ from store.message.topic_config import TopicConfig
 
 
 class Attribute(NamedTuple):
-    """The valid values of one attribute: one of `choices`, or else a number in `numbers`."""
+    """The valid values of one attribute: one of `choices`, or else a number in `numbers`, or any text."""
 
     choices: tuple[str, ...] = ()
     numbers: range = range(0)
@@ -26,15 +26,35 @@ class Attribute(NamedTuple):
 MESSAGE_TYPE = "message.type"
 RESERVE_TIME = "reserve.time"
 PRIORITY_FACTOR = "priority.factor"
+LITE_EXPIRATION = "lite.topic.expiration"
+LITE_BIND_TOPIC = "lite.bind.topic"
+LITE_MODEL = "lite.sub.model"
+LITE_RESET_ON_TAKEOVER = "lite.sub.reset.offset.exclusive"
+LITE_RESET_ON_REMOVAL = "lite.sub.reset.offset.unsubscribe"
+LITE_QUOTA = "lite.sub.client.quota"
+LITE_EVENTS_MAX = "lite.sub.client.max.event.cnt"
+LITE_WILDCARD = "lite.sub.wildcard"
 PRIORITY_FACTOR_MAX: Final = 100
 # The choices are in the order of RocketMQ's error remark.
 TOPIC_ATTRIBUTES: Final = {
-    MESSAGE_TYPE: Attribute(("UNSPECIFIED", "MIXED", "TRANSACTION", "PRIORITY", "FIFO", "DELAY", "NORMAL")),
+    MESSAGE_TYPE: Attribute(
+        ("UNSPECIFIED", "MIXED", "TRANSACTION", "PRIORITY", "FIFO", "DELAY", "LITE", "NORMAL")
+    ),
+    LITE_EXPIRATION: Attribute(numbers=range(-1, 43_201)),
     RESERVE_TIME: Attribute(numbers=range(-1, 1 << 63)),
     "queue.type": Attribute(("SimpleCQ", "BatchCQ"), is_fixed=True),
     "cleanup.policy": Attribute(("DELETE", "COMPACTION"), is_fixed=True),
 }
-GROUP_ATTRIBUTES: Final = {PRIORITY_FACTOR: Attribute(numbers=range(PRIORITY_FACTOR_MAX + 1))}
+GROUP_ATTRIBUTES: Final = {
+    PRIORITY_FACTOR: Attribute(numbers=range(PRIORITY_FACTOR_MAX + 1)),
+    LITE_BIND_TOPIC: Attribute(),
+    LITE_MODEL: Attribute(("Shared", "Exclusive")),
+    LITE_RESET_ON_TAKEOVER: Attribute(("true", "false")),
+    LITE_RESET_ON_REMOVAL: Attribute(("true", "false")),
+    LITE_QUOTA: Attribute(numbers=range(-1, 1 << 31)),
+    LITE_EVENTS_MAX: Attribute(numbers=range(10, 1 << 31)),
+    LITE_WILDCARD: Attribute(),
+}
 _NOT_OFFERED: Final = frozenset({"BatchCQ", "COMPACTION"})
 
 

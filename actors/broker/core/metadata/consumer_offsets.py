@@ -235,6 +235,15 @@ class ConsumerOffsets:
                     self._removed(key)
         self._forget(lambda key: (key[0], key[2]) == (topic, queue_id))
 
+    def remove(self, group: str, topic: str) -> None:
+        """Remove the offsets and generations of a group in one topic, which starts again at offset 0."""
+        key = _key(topic, group)
+        for table in (self.table.offsets, self.generations):
+            if table.pop(key, None) is not None:
+                self._removed(key)
+        for queue in [each for each in self.resets if each[:2] == (topic, group)]:
+            del self.resets[queue]
+
     def remove_group(self, group: str) -> None:
         """Remove all offsets, generations and pending resets of a deleted group."""
         self._remove(lambda key: key.endswith(f"@{group}"))

@@ -12,6 +12,7 @@ from typing import NamedTuple
 from actors.broker.core.group.clients import Clients
 from actors.broker.core.group.popping_groups import PoppingGroups
 from actors.broker.core.loop.reads import Reads
+from actors.broker.core.metadata.attributes import LITE_BIND_TOPIC
 from actors.broker.core.metadata.tables import BrokerTables
 from actors.broker.core.stats import BrokerStats
 from actors.transport.connection import Connection
@@ -65,6 +66,12 @@ class QueueReader:
     def check_group(self, name: str, topic: str) -> None:
         """Raise Refused if the group may not consume the topic."""
         config = self._groups.for_consuming(name, topic)
+        if LITE_BIND_TOPIC in config.attributes:
+            raise Refused(
+                ResponseCode.INVALID_PARAMETER,
+                f"group {name!r} has the attribute {LITE_BIND_TOPIC} and consumes lite topics only: use "
+                "another group",
+            )
         self._offsets.check_room(name, topic)
         if config.consume_broadcast_enable:
             return
@@ -137,6 +144,10 @@ class QueueReader:
         """
         topic, queue_id = queue
         return self._store.get_message(topic, queue_id, offset, *limits, message_filter)
+
+    def count(self, group: str, topic: str, messages: int, size_bytes: int) -> None:
+        """Count messages that are returned to a group."""
+        self._stats.got(group, topic, messages, size_bytes)
 
     def served(self, queue: Queue, group: str, found: GetMessageResult) -> None:
         """Count messages that are returned to a group, and record the group's position."""

@@ -107,6 +107,11 @@ class Events:
             client.events.pop(name, None)
         self._look(client)
 
+    def refresh(self, client: LiteClient) -> None:
+        """Look at all lite topics of a client again, on the request of an administrator."""
+        client.is_behind = True
+        self._look(client)
+
     def scan(self) -> None:
         """Hand over the events of stalled clients, and look at what clients have missed."""
         now_ns = self._clock.monotonic_ns()

@@ -9,25 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from enum import Enum
-from typing import Final, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 from actors.broker.core.metadata.consumer_offsets import ConsumerOffsets
 from actors.broker.core.reading.queue_reader import ReadLimits
 from actors.broker.features.pop.claims import ClaimQueue
 from actors.broker.features.pop.orders import Orders
 from store.common.clock import Clock
-from store.message.validate import LMQ_TOPIC_PREFIX
+from store.lite.lite_index import LiteMessage, lmq_name
+from store.lite.names import SEPARATOR
 from store.metadata import ConsumerOrderTable
-
-SEPARATOR: Final = "$"
-
-
-class Entry(NamedTuple):
-    """A message in a lite topic: its offset there, and where its record is."""
-
-    offset: int
-    physical_offset: int
-    size: int
 
 
 class LiteTopics(Protocol):
@@ -39,7 +30,7 @@ class LiteTopics(Protocol):
     def max_offset(self, topic: str, name: str) -> int:
         """Return the end offset of a lite topic; 0 without messages."""
 
-    def read(self, topic: str, name: str, offset: int, count: int) -> Sequence[Entry]:
+    def read(self, topic: str, name: str, offset: int, count: int) -> Sequence[LiteMessage]:
         """Return up to `count` entries from an offset on."""
 
     def offset_at(self, topic: str, name: str, time_ms: int) -> int:
@@ -71,12 +62,7 @@ class FoundMessages(NamedTuple):
 
     name: str
     queue: ClaimQueue
-    entries: Sequence[Entry]
-
-
-def lmq_name(topic: str, name: str) -> str:
-    """Return the name of RocketMQ's light message queue for a lite topic."""
-    return f"{LMQ_TOPIC_PREFIX}{SEPARATOR}{topic}{SEPARATOR}{name}"
+    entries: Sequence[LiteMessage]
 
 
 def lite_queue(group: str, topic: str, name: str) -> ClaimQueue:
@@ -127,7 +113,7 @@ class LiteOrders:
                 break
             queue = lite_queue(group, topic, name)
             offset = self._next_offset(queue, topic, name, attempt_id)
-            chosen: list[Entry] = []
+            chosen: list[LiteMessage] = []
             for entry in () if offset is None else self._topics.read(topic, name, offset, messages):
                 if entry.size > left_bytes and (chosen or found):
                     left_bytes = 0
@@ -175,6 +161,19 @@ class LiteOrders:
             self._offsets.reset(group, queue.topic, 0, offset)
             self._orders.forget(queue)
             self._became_ready(group, topic, name)
+
+    def drop(self, group: str, topic: str, name: str) -> None:
+        """Forget where a group is in a lite topic, which begins again at offset 0."""
+        queue = lite_queue(group, topic, name)
+        self._offsets.remove(group, queue.topic)
+        self._orders.forget(queue)
+        self._table.batches.pop(f"{queue.topic}@{group}", None)
+
+    def skip(self, queue: ClaimQueue, offset: int) -> None:
+        """Let a group resume at `offset`, because the messages before cannot be read."""
+        self._offsets.commit(queue.group, queue.topic, 0, offset)
+        self._orders.forget(queue)
+        self._visible(queue)
 
     def clear(self) -> None:
         """Forget all batches: another replica serves the clients now."""

@@ -12,6 +12,7 @@ import random
 from collections.abc import Callable, Collection, Sequence
 from typing import NamedTuple
 
+from actors.bounds import Use
 from actors.broker.core.metadata.consumer_offsets import ConsumerOffsets
 from actors.broker.core.reading.queue_reader import ReadLimits
 from actors.broker.features.lite.events import Events
@@ -67,6 +68,10 @@ class LiteSessions:
         self.events = Events(
             self.subscriptions, clock, rng, self.orders.is_ready, topics.names, is_waiting, wake
         )
+
+    def bounds(self) -> Sequence[Use]:
+        """Return the uses of bounds."""
+        return self.subscriptions.bounds()
 
     def add(self, sync: Sync) -> None:
         """Subscribe more lite topics (PARTIAL_ADD). Raises Refused if a quota is exceeded."""

@@ -13,6 +13,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 
+from actors.bounds import AtLimit, Bound, Use
 from actors.wire.codes import ResponseCode
 from actors.wire.remoting_errors import Refused
 from store.common.clock import NS_PER_MS, Clock
@@ -22,10 +23,10 @@ CLIENT_EXPIRY_MS: Final = 180_000
 QUOTA_TOLERANCE: Final = 300
 """RocketMQ's proxy accepts so many names more than the quota of a client, which the client checks itself."""
 
-SUBSCRIPTIONS_MAX: Final = 100_000
-"""Limit of subscribed lite topics, of all clients (RocketMQ's maxLiteSubscriptionCount)."""
-CLIENTS_MAX: Final = 20_000
-"""Limit of clients that subscribe lite topics."""
+SUBSCRIPTIONS: Final = Bound(
+    "lite_subscriptions", 100_000, AtLimit.REFUSE, "Lite topics that clients subscribe, of all clients."
+)
+CLIENTS: Final = Bound("lite_clients", 20_000, AtLimit.REFUSE, "Clients that subscribe lite topics.")
 
 
 class LiteGroup(NamedTuple):
@@ -118,6 +119,10 @@ class Subscriptions:
     def clients(self) -> Collection[LiteClient]:
         """All clients, as a live view."""
         return self._clients.values()
+
+    def bounds(self) -> Sequence[Use]:
+        """Return the uses of bounds."""
+        return (SUBSCRIPTIONS.use(lambda: self._count), CLIENTS.use(lambda: len(self._clients)))
 
     def client(self, group: str, client_id: str) -> LiteClient | None:
         """Return a client, or None if it has not subscribed."""
@@ -248,11 +253,11 @@ class Subscriptions:
         return [each for each in holders if each is not client]
 
     def _check_room(self, group: LiteGroup, client: LiteClient | None, added: int, removed: int) -> None:
-        if client is None and len(self._clients) >= CLIENTS_MAX:
-            raise _quota(f"{len(self._clients):,} clients subscribe lite topics", f"{CLIENTS_MAX:,}")
+        if client is None and len(self._clients) >= CLIENTS.limit:
+            raise _quota(f"{len(self._clients):,} clients subscribe lite topics", f"{CLIENTS.limit:,}")
         count = self._count + added - removed
-        if added and count > SUBSCRIPTIONS_MAX:
-            raise _quota(f"all clients would subscribe {count:,} lite topics", f"{SUBSCRIPTIONS_MAX:,}")
+        if added and count > SUBSCRIPTIONS.limit:
+            raise _quota(f"all clients would subscribe {count:,} lite topics", f"{SUBSCRIPTIONS.limit:,}")
         count = (len(client.names) if client is not None else 0) + added - removed
         limit = group.client_quota + QUOTA_TOLERANCE
         if added and group.client_quota >= 0 and count > limit:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import partial
-from typing import Final
+from typing import Final, Protocol
 
 from actors.broker.broker_settings import BrokerSettings
 from actors.broker.core.metadata.consumer_offsets import ConsumerOffsets
@@ -40,6 +40,16 @@ CLOCK_DIFFERENCE_MS: Final = 1_000
 """The clock of the former master or leader may be ahead of this one by so much."""
 
 
+class LiteAcks(Protocol):
+    """Handles the requests about messages of lite topics."""
+
+    def ack(self, header: AckMessageHeader, receipt: Receipt) -> None:
+        """Note an ack. Raises Refused."""
+
+    def change(self, header: ChangeInvisibleTimeHeader, receipt: Receipt) -> int | None:
+        """Return the invisible time to report, counted from the pop; None without effect. Raises Refused."""
+
+
 class PopAcks:
     """Request handler for acks of popped messages."""
 
@@ -53,6 +63,7 @@ class PopAcks:
         orders: Orders,
         log: ClaimLog,
         revive_log: ReviveLog,
+        lite: LiteAcks,
         clock: Clock,
     ) -> None:
         """Create the handler, which refuses requests until `start`."""
@@ -64,6 +75,7 @@ class PopAcks:
         self._orders = orders
         self._log = log
         self._revive_log = revive_log
+        self._lite = lite
         self._clock = clock
         self._earlier_ms = 0
         """Claims whose messages were popped before this time may be those of another process."""
@@ -97,6 +109,10 @@ class PopAcks:
         """
         header: AckMessageHeader = context.header
         receipt = read_receipt(header.extra_info)
+        if header.lite_topic:
+            self._check_serving()
+            self._lite.ack(header, receipt)
+            return RemotingCommand.response()
         self._check_queue(header.topic, header.queue_id)
         self._check_offset(header.topic, header.queue_id, header.offset)
         key = ClaimKey(
@@ -131,9 +147,12 @@ class PopAcks:
         """
         header: ChangeInvisibleTimeHeader = context.header
         receipt = read_receipt(header.extra_info)
+        check_invisible_ms(header.invisible_time, self._settings)
+        if header.lite_topic:
+            self._check_serving()
+            return _changed(receipt, self._lite.change(header, receipt))
         self._check_queue(header.topic, header.queue_id)
         self._check_offset(header.topic, header.queue_id, header.offset, is_readable=True)
-        check_invisible_ms(header.invisible_time, self._settings)
         queue = ClaimQueue(header.topic, header.consumer_group, header.queue_id)
         if receipt.revive_queue == ORDER_REVIVE_QUEUE:
             return self._change_ordered(queue, header, receipt)
@@ -154,11 +173,9 @@ class PopAcks:
         self, queue: ClaimQueue, header: ChangeInvisibleTimeHeader, receipt: Receipt
     ) -> RemotingCommand:
         invisible_ms = self._orders.change(queue, header.offset, receipt.pop_ms, header.invisible_time)
-        if invisible_ms is None:
-            return RemotingCommand.response()
-        self._offsets.acked.note(queue.topic, queue.group)
-        changed = ChangeInvisibleTimeResponse(receipt.pop_ms, invisible_ms, receipt.revive_queue)
-        return RemotingCommand.response(ext=changed.to_ext())
+        if invisible_ms is not None:
+            self._offsets.acked.note(queue.topic, queue.group)
+        return _changed(receipt, invisible_ms)
 
     def _changed(self, queue: ClaimQueue, header: ChangeInvisibleTimeHeader, receipt: Receipt) -> int | None:
         """Return the pop time of the new claim; None if the message is not claimed. Raises StoreError."""
@@ -228,9 +245,12 @@ class PopAcks:
                 f"the receipt names the revive queue {revive_queue}: it must be 0 to {REVIVE_QUEUES - 1}",
             )
 
-    def _check_queue(self, topic_name: str, queue_id: int) -> None:
+    def _check_serving(self) -> None:
         if not self._is_serving:
             raise Refused(ResponseCode.SERVICE_NOT_AVAILABLE, "this broker does not serve acks at present")
+
+    def _check_queue(self, topic_name: str, queue_id: int) -> None:
+        self._check_serving()
         topic = self._topics.get(topic_name)
         if not 0 <= queue_id < topic.read_queue_nums:
             raise Refused(
@@ -246,6 +266,14 @@ class PopAcks:
                 ResponseCode.NO_MESSAGE,
                 f"offset is illegal, key:{topic}@{queue_id}, commit:{offset}, store:{first}~{end}",
             )
+
+
+def _changed(receipt: Receipt, invisible_ms: int | None) -> RemotingCommand:
+    """Return the response to a change of an ordered message; `invisible_ms` is None without effect."""
+    if invisible_ms is None:
+        return RemotingCommand.response()
+    changed = ChangeInvisibleTimeResponse(receipt.pop_ms, invisible_ms, receipt.revive_queue)
+    return RemotingCommand.response(ext=changed.to_ext())
 
 
 def _ack_targets(context: DecodedRequest) -> Iterable[Target]:

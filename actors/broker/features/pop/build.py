@@ -9,7 +9,7 @@ from actors.broker.core.capability import Capability
 from actors.broker.core.group.popping_groups import PoppingGroups
 from actors.broker.core.parts import BrokerParts
 from actors.broker.core.role import Role, RoleService, periodic
-from actors.broker.features.pop.acks import PopAcks
+from actors.broker.features.pop.acks import LiteAcks, PopAcks
 from actors.broker.features.pop.claim_log import ClaimLog
 from actors.broker.features.pop.claimed_offsets import ClaimedOffsets
 from actors.broker.features.pop.claims import Claims
@@ -30,8 +30,11 @@ READ_LOG_MS = 200
 EXPIRE_ORDERS_MS = 60_000
 
 
-def build_pop(parts: BrokerParts) -> Capability:
-    """Build POP for a broker. Its services start after those of the timer, to which it writes."""
+def build_pop(parts: BrokerParts, lite: LiteAcks) -> Capability:
+    """Build POP for a broker. Its services start after those of the timer, to which it writes.
+
+    `lite` handles the acks of lite messages.
+    """
     settings, clock, loop, tables = parts.settings, parts.clock, parts.loop, parts.tables
     store, offsets, topics, reader = loop.store, tables.offsets, tables.topics, parts.reader
     waits = WaitingPops(loop.held, topics, clock, loop.server.hub.resume)
@@ -48,7 +51,7 @@ def build_pop(parts: BrokerParts) -> Capability:
         settings, store, reader, parts.groups.progress, topics, offsets, claims, orders, priorities, clock
     )
     requests = PopRequests(settings, reader, loop.reads, topics, pop_reader, waits, parts.popping, clock)
-    acks = PopAcks(settings, store, topics, offsets, claims, orders, log, revive_log, clock)
+    acks = PopAcks(settings, store, topics, offsets, claims, orders, log, revive_log, lite, clock)
 
     def until(left_ms: Callable[[], int | None]) -> Callable[[], int]:
         return lambda: pause_ms(left_ms(), TICK_MS)

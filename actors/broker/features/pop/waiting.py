@@ -24,12 +24,21 @@ class Serves(Protocol):
         """Handle the request again."""
 
 
-class WaitingPop(HeldRequest[Arrival]):
+class TimedRequest(HeldRequest[Arrival]):
+    """A request that may be held until its deadline, however often it is resumed before."""
+
+    __slots__ = ("deadline_ns",)
+
+    def __init__(self, context: RequestContext, key: Key, clock: Clock, wait_ms: int) -> None:
+        super().__init__(context, key)
+        self.deadline_ns = clock.monotonic_ns() + wait_ms * NS_PER_MS
+
+
+class WaitingPop(TimedRequest):
     """A pop, peek or notification that may be held. It waits on a topic, or on one of its queues."""
 
     __slots__ = (
         "attempt_id",
-        "deadline_ns",
         "group",
         "handler",
         "invisible_ms",
@@ -67,7 +76,7 @@ class WaitingPop(HeldRequest[Arrival]):
 
         Only a pop claims messages, and commits the first offset of a new group.
         """
-        super().__init__(context, topic if queue_id < 0 else (topic, queue_id))
+        super().__init__(context, topic if queue_id < 0 else (topic, queue_id), waits.clock, wait_ms)
         self.handler = handler
         self.waits = waits
         self.topic = topic
@@ -76,7 +85,6 @@ class WaitingPop(HeldRequest[Arrival]):
         self.message_filter = message_filter
         self.max_messages = max_messages
         self.invisible_ms = invisible_ms
-        self.deadline_ns = waits.clock.monotonic_ns() + wait_ms * NS_PER_MS
         self.starts_at_end = starts_at_end
         self.order = order
         self.attempt_id = attempt_id
@@ -125,7 +133,7 @@ class WaitingPops:
         self._left[group] = left - 1
         return left > 0
 
-    def hold(self, request: WaitingPop) -> bool:
+    def hold(self, request: TimedRequest) -> bool:
         """Hold a request until its deadline. Return False if too many requests are held, or it has passed.
 
         Raises Refused if the broker is stopping.
@@ -143,9 +151,19 @@ class WaitingPops:
         request.context.was_held = True
         return True
 
-    def is_over(self, request: WaitingPop) -> bool:
+    def is_over(self, request: TimedRequest) -> bool:
         """Return True if the deadline of a request has passed."""
         return self.clock.monotonic_ns() >= request.deadline_ns
+
+    def has(self, key: Key) -> bool:
+        """Return True if a request waits on `key`."""
+        return key in self._held.keys
+
+    def wake_first(self, key: Key, kind: type[TimedRequest]) -> None:
+        """Resume the oldest request of one kind that waits on `key`."""
+        first = self._held.first(key, kind, lambda each: True)
+        if first is not None:
+            self._resume([first])
 
     def wake(self, queue: ClaimQueue) -> None:
         """Resume a pop of the queue's group, because a message of this queue is visible again.

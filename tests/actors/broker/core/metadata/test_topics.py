@@ -102,7 +102,7 @@ ATTRIBUTES_REFUSED = [
     ({"+nosuch": "1"}, "unsupported key: nosuch"),
     (
         {"+message.type": "WRONG"},
-        "value is not in set: [UNSPECIFIED, MIXED, TRANSACTION, PRIORITY, FIFO, DELAY, NORMAL]",
+        "value is not in set: [UNSPECIFIED, MIXED, TRANSACTION, PRIORITY, FIFO, DELAY, LITE, NORMAL]",
     ),
     ({"+message.type": "MIXED"}, "MIXED message type is not supported."),
     ({"-message.type": ""}, "only add attribute is supported while creating topic. key: message.type"),

@@ -9,9 +9,10 @@ from typing import NamedTuple
 
 from actors.broker.core.metadata.consumer_offsets import ConsumerOffsets
 from actors.broker.core.reading.queue_reader import ReadLimits
-from actors.broker.features.lite.lite_orders import Entry, OffsetOption, lite_queue
+from actors.broker.features.lite.lite_orders import OffsetOption, lite_queue
 from actors.broker.features.lite.lite_sessions import LiteSessions, Sync
 from actors.broker.features.lite.subscriptions import LiteClient, LiteGroup
+from store.lite.lite_index import LiteMessage
 from store.metadata import ConsumerOffsetTable
 from tests.conftest import ClockAtRest
 
@@ -51,9 +52,9 @@ class LiteWorld:
     def max_offset(self, topic: str, name: str) -> int:
         return len(self.stored.get((topic, name), ()))
 
-    def read(self, topic: str, name: str, offset: int, count: int) -> Sequence[Entry]:
+    def read(self, topic: str, name: str, offset: int, count: int) -> Sequence[LiteMessage]:
         end = min(offset + count, self.max_offset(topic, name))
-        return [Entry(each, each * MESSAGE_BYTES, MESSAGE_BYTES) for each in range(offset, end)]
+        return [LiteMessage(each, each * MESSAGE_BYTES, MESSAGE_BYTES, 0) for each in range(offset, end)]
 
     def offset_at(self, topic: str, name: str, time_ms: int) -> int:
         return sum(each < time_ms for each in self.stored.get((topic, name), ()))

@@ -15,7 +15,7 @@ from store.message.topic_config import TopicConfig
 from store.store_errors import StoreError
 from tests.actors.broker.brokers import Peer, run, serving, settings_of, with_broker
 from tests.actors.broker.core.sending.test_plain_sends import KEY, taken
-from tests.actors.broker.features.lite.lite_feature import index_of, lite_feature
+from tests.actors.broker.features.lite.lite_peers import end_of
 
 PLACE = ("INNER_MULTI_DISPATCH", "INNER_MULTI_QUEUE_OFFSET")
 
@@ -29,7 +29,7 @@ def with_lite(story: Any, root: Path, **settings: Any) -> None:
         create_topic(peer)
         await story(peer)
 
-    with_broker(prepared, settings_of(root, **settings), features=[lite_feature()])
+    with_broker(prepared, settings_of(root, **settings))
 
 
 async def send(
@@ -54,8 +54,7 @@ def test_lite_messages_are_stored_as_rocketmq_stores_them(tmp_path: Path) -> Non
         ]  # fmt: skip
         [first, *_] = await peer.messages("LiteT", queue_id=1)
         assert (first.queue_offset, first.properties["__LITE_TOPIC"]) == (0, "a")
-        index = index_of(peer)
-        assert (index.max_offset("LiteT", "a"), index.max_offset("LiteT", "b")) == (2, 1)
+        assert (await end_of(peer, "a"), await end_of(peer, "b")) == (2, 1)
 
     with_lite(story, tmp_path)
 
@@ -146,7 +145,7 @@ def test_offsets_continue_after_a_restart(tmp_path: Path) -> None:
 
     async def story() -> None:
         for first in (0, 3):
-            async with serving(settings, features=[lite_feature()]) as peer:
+            async with serving(settings) as peer:
                 create_topic(peer)
                 for number in range(3):
                     assert await send(peer, "a", b"%d" % (first + number)) == 0
@@ -165,7 +164,7 @@ def test_dead_letter_is_not_in_its_lite_topic(tmp_path: Path) -> None:
         [dead] = await peer.messages("%DLQ%CG")
         assert dead.properties["__LITE_TOPIC"] == "a"
         assert not set(PLACE) & set(dead.properties)
-        assert index_of(peer).max_offset("LiteT", "a") == 2
+        assert await end_of(peer, "a") == 2
 
     with_lite(story, tmp_path)
 

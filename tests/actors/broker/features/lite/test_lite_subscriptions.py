@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 from hypothesis import settings
@@ -137,12 +138,12 @@ def test_lite_subscriptions_have_quotas(monkeypatch: pytest.MonkeyPatch) -> None
     assert refused(lambda: world.add("a", "x")) is quota
     assert refused(lambda: world.replace("a", *names, "x")) is quota
     world.replace("a", *names[1:], "x")
-    monkeypatch.setattr(module, "SUBSCRIPTIONS_MAX", 303)
+    monkeypatch.setattr(module, "SUBSCRIPTIONS", replace(module.SUBSCRIPTIONS, limit=303))
     assert refused(lambda: world.add("b", "x", "y")) is quota
     world.add("b", "x")
-    monkeypatch.setattr(module, "CLIENTS_MAX", 2)
+    monkeypatch.setattr(module, "CLIENTS", replace(module.CLIENTS, limit=2))
     assert refused(lambda: world.replace("c")) is quota
-    assert world.sessions.subscriptions.count == 303
+    assert [use.read() for use in world.sessions.bounds()] == [303, 2]
 
 
 def test_wildcard_group_refuses_single_lite_topics() -> None:

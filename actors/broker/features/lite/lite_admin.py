@@ -1,0 +1,250 @@
+"""LiteAdmin: the requests of mqadmin about lite topics, their groups and clients."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable, Iterator
+from functools import partial
+from typing import Any, Final, NamedTuple
+
+import orjson
+
+from actors.broker.core.metadata.attributes import LITE_EXPIRATION, is_lite_topic
+from actors.broker.core.metadata.tables import BrokerTables
+from actors.broker.features.lite.lite_groups import LiteGroups
+from actors.broker.features.lite.lite_sessions import LiteSessions
+from actors.broker.features.lite.subscriptions import LiteGroup
+from actors.transport.request import RequestContext, RequestRow
+from actors.transport.slices import Steps
+from actors.wire.bodies.lite import (
+    LiteClientHeader,
+    LiteDispatchHeader,
+    LiteGroupHeader,
+    LiteTopicHeader,
+    ParentTopicHeader,
+)
+from actors.wire.codes import RequestCode
+from actors.wire.command import RemotingCommand
+from actors.wire.header import I32_MAX
+from actors.wire.targets import Action, each_of, on_cluster, on_group, on_topic
+from store.common.clock import NS_PER_MS, Clock
+from store.lite.lite_index import LiteIndex, lmq_name
+
+UNKNOWN: Final = -1
+LISTED_MAX: Final = 10_000
+_NAMES_PER_STEP: Final = 1_000
+
+
+class LiteLag(NamedTuple):
+    """How far a group is behind in one lite topic."""
+
+    messages: int
+    name: str
+    oldest_ms: int
+    """Store time of the first message without ack; UNKNOWN without one."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return RocketMQ's JSON object."""
+        return {
+            "liteTopic": self.name,
+            "lagCount": self.messages,
+            "earliestUnconsumedTimestamp": self.oldest_ms,
+        }
+
+
+class LiteAdmin:
+    """Request handler for administrators of lite topics."""
+
+    def __init__(
+        self, index: LiteIndex, sessions: LiteSessions, groups: LiteGroups, tables: BrokerTables, clock: Clock
+    ) -> None:
+        self._index = index
+        self._sessions = sessions
+        self._groups = groups
+        self._tables = tables
+        self._clock = clock
+
+    def rows(self) -> Iterable[RequestRow]:
+        """Return the entries of the request table that this class handles."""
+        code = RequestCode
+        group = on_group(Action.GET, "group")
+        parent = on_topic(Action.GET, "parent_topic")
+        row = partial(RequestRow, needs_services=True)
+        update = on_group(Action.UPDATE, "group")
+        return (
+            row(code.GET_BROKER_LITE_INFO, self.broker, None, on_cluster(Action.GET)),
+            row(code.GET_PARENT_TOPIC_INFO, self.parent_topic, ParentTopicHeader, on_topic(Action.GET)),
+            row(code.GET_LITE_TOPIC_INFO, self.lite_topic, LiteTopicHeader, parent),
+            row(code.GET_LITE_CLIENT_INFO, self.client, LiteClientHeader, each_of(group, parent)),
+            row(code.GET_LITE_GROUP_INFO, self.group, LiteGroupHeader, group),
+            row(code.TRIGGER_LITE_DISPATCH, self.dispatch, LiteDispatchHeader, update),
+        )
+
+    def broker(self, context: RequestContext) -> RemotingCommand:
+        """Handle GET_BROKER_LITE_INFO: return the numbers of lite topics, subscriptions and batches."""
+        sessions, topics = self._sessions, self._tables.topics.table.topics.values()
+        by_topic: dict[str, list[str]] = {}
+        for group in self._groups.all():
+            by_topic.setdefault(group.topic, []).append(group.name)
+        return _json(
+            {
+                "storeType": "default",
+                "maxLmqNum": I32_MAX,
+                "currentLmqNum": len(self._index),
+                "liteSubscriptionCount": sessions.subscriptions.count,
+                "orderInfoCount": sessions.orders.batches,
+                "cqTableSize": len(topics) + len(self._index),
+                "offsetTableSize": len(self._tables.offsets.table.offsets),
+                "eventMapSize": sum(bool(each.events) for each in sessions.subscriptions.clients),
+                "topicMeta": {
+                    each.topic_name: _expiration(each.attributes) for each in topics if is_lite_topic(each)
+                },
+                "groupMeta": by_topic,
+            }
+        )
+
+    def parent_topic(self, context: RequestContext) -> None:
+        """Handle GET_PARENT_TOPIC_INFO: return the groups of a topic and the number of its lite topics."""
+        header: ParentTopicHeader = context.header
+        config = self._groups.topic(header.topic)
+
+        def count() -> Steps:
+            names = 0
+            for names, _ in enumerate(self._index.names(header.topic), 1):
+                if names % _NAMES_PER_STEP == 0:
+                    yield
+            return _json(
+                {
+                    "topic": header.topic,
+                    "ttl": _expiration(config.attributes),
+                    "groups": self._groups.of_topic(header.topic),
+                    "lmqNum": len(self._index),
+                    "liteTopicCount": names,
+                }
+            )
+
+        context.work(count())
+
+    def lite_topic(self, context: RequestContext) -> RemotingCommand:
+        """Handle GET_LITE_TOPIC_INFO: return the offsets and subscribers of a lite topic."""
+        header: LiteTopicHeader = context.header
+        self._groups.topic(header.parent_topic)
+        topic, name = header.parent_topic, header.lite_topic
+        subscribers = []
+        for group, clients in self._sessions.subscriptions.groups_of(topic, name):
+            ids = ["*"] if clients[0].is_wildcard else [each.client_id for each in clients]
+            subscribers += [{"clientId": each, "group": group} for each in ids]
+        return _json(
+            {
+                "parentTopic": topic,
+                "liteTopic": name,
+                "shardingToBroker": True,
+                "subscriber": subscribers,
+                "topicOffset": {
+                    "minOffset": self._index.min_offset(topic, name),
+                    "maxOffset": self._index.max_offset(topic, name),
+                    "lastUpdateTimestamp": self._index.last_store_time(topic, name) or 0,
+                },
+            }
+        )
+
+    def client(self, context: RequestContext) -> RemotingCommand:
+        """Handle GET_LITE_CLIENT_INFO: return the lite topics that a client subscribes."""
+        header: LiteClientHeader = context.header
+        self._groups.topic(header.parent_topic)
+        self._groups.find(header.group)
+        found: dict[str, Any] = {
+            "parentTopic": header.parent_topic, "group": header.group, "clientId": header.client_id,
+            "liteTopicCount": UNKNOWN, "lastAccessTime": UNKNOWN, "lastConsumeTime": 0,
+        }  # fmt: skip
+        client = self._sessions.subscriptions.client(header.group, header.client_id)
+        if client is not None:
+            idle_ms = (self._clock.monotonic_ns() - client.renewed_ns) // NS_PER_MS
+            names = heapq.nsmallest(min(max(header.max_count, 0), LISTED_MAX), client.names)
+            found |= {
+                "liteTopicCount": len(client.names),
+                "lastAccessTime": self._clock.wall_ms() - idle_ms,
+                "liteTopicSet": [lmq_name(client.topic, name) for name in names],
+            }
+        return _json(found)
+
+    def group(self, context: RequestContext) -> None:
+        """Handle GET_LITE_GROUP_INFO: return how far a group is behind, in one lite topic or all."""
+        header: LiteGroupHeader = context.header
+        group = self._groups.find(header.group)
+        if header.lite_topic:
+            context.reply(_json(self._lag_of_topic(group, header.lite_topic)))
+        else:
+            context.work(self._lags(group, min(max(header.top_k, 0), LISTED_MAX)))
+
+    def dispatch(self, context: RequestContext) -> RemotingCommand:
+        """Handle TRIGGER_LITE_DISPATCH: look at all lite topics of the clients of a group again."""
+        header: LiteDispatchHeader = context.header
+        self._groups.find(header.group)
+        for client in list(self._sessions.subscriptions.clients):
+            if client.group == header.group and header.client_id in ("", client.client_id):
+                self._sessions.events.refresh(client)
+        return RemotingCommand.response()
+
+    def _lag_of_topic(self, group: LiteGroup, name: str) -> dict[str, Any]:
+        topic = group.topic
+        committed = self._tables.offsets.query(group.name, lmq_name(topic, name), 0)
+        end = self._index.max_offset(topic, name)
+        lag = self._lag(topic, name, committed or 0)
+        return {
+            "group": group.name,
+            "parentTopic": topic,
+            "liteTopic": name,
+            "totalLagCount": lag.messages if end else UNKNOWN,
+            "earliestUnconsumedTimestamp": lag.oldest_ms,
+            "liteTopicOffsetWrapper": {
+                "brokerOffset": end,
+                "consumerOffset": UNKNOWN if committed is None else committed,
+                "lastTimestamp": self._index.last_store_time(topic, name) or 0,
+                "pullOffset": 0,
+            },
+        }
+
+    def _lags(self, group: LiteGroup, top: int) -> Steps:
+        lags: list[LiteLag] = []
+        for number, name in enumerate(self._consumed(group), 1):
+            committed = self._tables.offsets.query(group.name, lmq_name(group.topic, name), 0) or 0
+            lag = self._lag(group.topic, name, committed)
+            if lag.messages:
+                lags.append(lag)
+            if number % _NAMES_PER_STEP == 0:
+                yield
+        oldest = min((each.oldest_ms for each in lags), default=UNKNOWN)
+        return _json(
+            {
+                "group": group.name,
+                "parentTopic": group.topic,
+                "totalLagCount": sum(each.messages for each in lags),
+                "earliestUnconsumedTimestamp": oldest,
+                "lagCountTopK": [each.to_json() for each in heapq.nlargest(top, lags)],
+                "lagTimestampTopK": [
+                    each.to_json() for each in heapq.nsmallest(top, lags, key=lambda each: each.oldest_ms)
+                ],
+            }
+        )
+
+    def _consumed(self, group: LiteGroup) -> Iterator[str]:
+        """Yield the lite topics in which a group has a committed offset."""
+        prefix, suffix = lmq_name(group.topic, ""), f"@{group.name}"
+        for key in list(self._tables.offsets.table.offsets):
+            if key.startswith(prefix) and key.endswith(suffix):
+                yield key[len(prefix) : -len(suffix)]
+
+    def _lag(self, topic: str, name: str, committed: int) -> LiteLag:
+        count = max(self._index.max_offset(topic, name) - committed, 0)
+        first = self._index.read(topic, name, committed, 1) if count else ()
+        return LiteLag(count, name, first[0].stored_ms if first else UNKNOWN)
+
+
+def _expiration(attributes: dict[str, str]) -> int:
+    """Return the time to live in minutes, -1: unlimited."""
+    return int(attributes.get(LITE_EXPIRATION, UNKNOWN))
+
+
+def _json(content: dict[str, Any]) -> RemotingCommand:
+    return RemotingCommand.response(body=orjson.dumps(content))

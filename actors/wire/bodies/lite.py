@@ -1,0 +1,147 @@
+"""Headers and bodies of requests about lite topics (RocketMQ RIP-83)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
+from typing import Any, Final, NamedTuple
+
+from actors.wire.codes import ResponseCode
+from actors.wire.command import Buffer
+from actors.wire.header import FrameText, Group, Header, Int, Long, Name, Topic
+from actors.wire.json_fields import get_object, get_objects, get_str, load_request
+from actors.wire.remoting_errors import Refused
+
+_SYNC_VALUES_MAX: Final = 200_000
+
+
+class SyncAction(StrEnum):
+    """What one entry of LITE_SUBSCRIPTION_CTL does to the subscriptions of a client."""
+
+    PARTIAL_ADD = "PARTIAL_ADD"
+    PARTIAL_REMOVE = "PARTIAL_REMOVE"
+    COMPLETE_ADD = "COMPLETE_ADD"
+    COMPLETE_REMOVE = "COMPLETE_REMOVE"
+
+    @property
+    def is_add(self) -> bool:
+        """True if the action may subscribe lite topics."""
+        return self in (SyncAction.PARTIAL_ADD, SyncAction.COMPLETE_ADD)
+
+
+class PopLiteHeader(Header):
+    """Header of POP_LITE_MESSAGE (200070); `topic` is that of all lite topics. Times are in ms."""
+
+    client_id: Name
+    consumer_group: Group
+    topic: Topic
+    max_msg_num: Int
+    invisible_time: Long
+    poll_time: Long
+    born_time: Long = 0
+    attempt_id: Name = ""
+
+
+class PopLiteResponse(Header):
+    """Header of the response to POP_LITE_MESSAGE.
+
+    `order_count_info` has an item for each record: `0`, or `0 qo0%<lite offset> <earlier deliveries>`.
+    """
+
+    pop_time: Long
+    invisible_time: Long
+    revive_qid: Int
+    order_count_info: FrameText = ""
+
+
+class UnsubscribeLiteHeader(Header):
+    """Header of NOTIFY_UNSUBSCRIBE_LITE (200073), which a broker sends without a response."""
+
+    lite_topic: Name
+    consumer_group: Group
+    client_id: Name
+
+
+class ParentTopicHeader(Header):
+    """Header of GET_PARENT_TOPIC_INFO (200075)."""
+
+    topic: Topic
+
+
+class LiteTopicHeader(Header):
+    """Header of GET_LITE_TOPIC_INFO (200076)."""
+
+    parent_topic: Topic
+    lite_topic: Name
+
+
+class LiteClientHeader(Header):
+    """Header of GET_LITE_CLIENT_INFO (200077)."""
+
+    parent_topic: Topic
+    group: Group
+    client_id: Name
+    max_count: Int = 1_000
+
+
+class LiteGroupHeader(Header):
+    """Header of GET_LITE_GROUP_INFO (200078)."""
+
+    group: Group
+    lite_topic: Name = ""
+    top_k: Int = 0
+
+
+class LiteDispatchHeader(Header):
+    """Header of TRIGGER_LITE_DISPATCH (200079); all clients of the group if `client_id` is empty."""
+
+    group: Group
+    client_id: Name = ""
+
+
+class SyncEntry(NamedTuple):
+    """One entry of LITE_SUBSCRIPTION_CTL."""
+
+    action: SyncAction
+    client_id: str
+    group: str
+    topic: str
+    names: Sequence[str]
+    option: tuple[str, int] | None
+    """Type and value of the offset option."""
+
+
+def decode_sync(body: Buffer) -> list[SyncEntry]:
+    """Return the entries in the body of LITE_SUBSCRIPTION_CTL, without incomplete ones. Raises Refused."""
+    listed = get_objects(load_request(body, "lite subscription", _SYNC_VALUES_MAX), "subscriptionSet")
+    if not listed:
+        raise Refused(ResponseCode.ILLEGAL_OPERATION, "the request has no lite subscriptions")
+    entries = map(_sync_entry, listed)
+    return [each for each in entries if each.client_id.strip() and each.group.strip() and each.topic.strip()]
+
+
+def _sync_entry(fields: Mapping[str, Any]) -> SyncEntry:
+    try:
+        action = SyncAction(get_str(fields, "action", SyncAction.PARTIAL_ADD))
+    except ValueError as error:
+        raise Refused(
+            ResponseCode.ILLEGAL_OPERATION,
+            f"the action {get_str(fields, 'action')[:100]!r} of a lite subscription is not one of "
+            f"{', '.join(SyncAction)}",
+        ) from error
+    names = fields.get("liteTopicSet") or []
+    if not isinstance(names, list) or not all(isinstance(each, str) for each in names):
+        raise Refused(ResponseCode.ILLEGAL_OPERATION, "the liteTopicSet of a lite subscription has no names")
+    return SyncEntry(
+        action, get_str(fields, "clientId"), get_str(fields, "group"), get_str(fields, "topic"), names,
+        _option(get_object(fields, "offsetOption")) if fields.get("offsetOption") else None,
+    )  # fmt: skip
+
+
+def _option(fields: Mapping[str, Any]) -> tuple[str, int]:
+    value = fields.get("value", 0)
+    if type(value) is not int or not 0 <= value < 2**63:
+        raise Refused(
+            ResponseCode.ILLEGAL_OPERATION, f"the value {value!r:.100} of an offset option is no offset"
+        )
+    return get_str(fields, "type"), value
