@@ -37,6 +37,10 @@ class DataVersion(msgspec.Struct, frozen=True):
         version = content.get(DATA_VERSION)
         return cls() if version is None else cls.from_json(typed(version, dict, DATA_VERSION))
 
+    def is_after(self, other: "DataVersion") -> bool:
+        """Return True if this version of a table is later than `other`."""
+        return (self.timestamp_ms, self.counter) > (other.timestamp_ms, other.counter)
+
     def to_json(self) -> dict[str, Any]:
         """Encode the version as RocketMQ's JSON object."""
         return {"counter": self.counter, "stateVersion": self.state_version, "timestamp": self.timestamp_ms}

@@ -12,6 +12,7 @@ from store.metadata.pieces import table_pieces
 COMMITS_PER_VERSION = 500  # RocketMQ's consumerOffsetUpdateVersionStep
 
 _TABLE = "offsetTable"
+_LITE = "lmqOffsetTable"  # RocketMQ before 5.5 keeps offsets of queues `%LMQ%…`, without a queue id, here
 _DERIVED = "groupTopicMap"  # RocketMQ writes this field but never reads it
 
 
@@ -36,7 +37,9 @@ class ConsumerOffsetTable:
         """
         with store_errors_for("consumerOffset.json"):
             offsets = typed(content.get(_TABLE, None if content else {}), dict[str, dict[int, int]], _TABLE)
-            unknown = fields_except(content, DATA_VERSION, _TABLE, _DERIVED)
+            of_lite_topics = typed(content.get(_LITE, {}), dict[str, int], _LITE)
+            offsets.update((key, {0: offset}) for key, offset in of_lite_topics.items())
+            unknown = fields_except(content, DATA_VERSION, _TABLE, _LITE, _DERIVED)
             return cls(clock, offsets, DataVersion.of_table(content), unknown)
 
     def to_json(self) -> dict[str, Any]:

@@ -69,8 +69,6 @@ _OTHER_EXPORTER = (
 REFUSED: Mapping[str, tuple[_Accepts, str]] = {
     "storeType": (_is("default", ""), _OTHER_STORE),
     "enableConsumeQueueExt": (_off, _OTHER_STORE),
-    "enableLmq": (_off, _OTHER_STORE),
-    "enableMultiDispatch": (_off, _OTHER_STORE),
     "duplicationEnable": (_off, _OTHER_STORE),
     "rocksdbCQDoubleWriteEnable": (_off, _OTHER_STORE),
     "messageStorePlugIn": (_is(""), _OTHER_STORE),

@@ -34,6 +34,8 @@ Table = TypeVar("Table", bound=Encodable)
 TOPICS = "topics.json"
 GROUPS = "subscriptionGroup.json"
 OFFSETS = "consumerOffset.json"
+LMQ_OFFSETS = "lmqConsumerOffset.json"
+"""RocketMQ saves the offsets of all groups here instead if `enableLmq` is set. It is only read."""
 DELAYS = "delayOffset.json"
 FILTERS = "consumerFilter.json"
 ORDERS = "consumerOrderInfo.json"

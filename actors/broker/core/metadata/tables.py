@@ -14,6 +14,7 @@ from actors.broker.core.metadata.config_files import (
     FILTERS,
     GENERATIONS,
     GROUPS,
+    LMQ_OFFSETS,
     OFFSETS,
     ORDERS,
     REQUEST_MODES,
@@ -107,7 +108,12 @@ class BrokerTables:
         files = self._files = ConfigFiles(settings.store_root)
         topic_table = files.open(TOPICS, partial(TopicConfigTable.from_json, clock=clock))
         group_table = files.open(GROUPS, partial(SubscriptionGroupTable.from_json, clock=clock))
-        offset_table = files.load(OFFSETS, partial(ConsumerOffsetTable.from_json, clock=clock))
+        offset_table, other = (
+            files.load(name, partial(ConsumerOffsetTable.from_json, clock=clock))
+            for name in (OFFSETS, LMQ_OFFSETS)
+        )
+        if other.data_version.is_after(offset_table.data_version):
+            offset_table = other
         files.register_large(OFFSETS, offset_table.to_pieces)
         files.register_large(GENERATIONS, self.generation_pieces)
         recovered_to = 0 if store.recovered.was_clean else store.positions.written

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
+import orjson
 import pytest
 
 from actors.broker.core.metadata import consumer_offsets
 from actors.broker.core.metadata.consumer_offsets import ConsumerOffsets
 from actors.wire.raymq_requests import OffsetCommit, RefusedCommit
 from store.metadata import ConsumerOffsetTable
+from tests.actors.broker.brokers import Peer, settings_of, with_broker
 
 
 @pytest.fixture
@@ -124,3 +127,32 @@ def test_queue_pulled_first_is_forgotten_over_the_limit(clock, monkeypatch: pyte
         offsets.note_start("G", "T", queue_id, 5)
     assert [offsets.started("G", "T", queue_id) for queue_id in range(3)] == [5, None, 5]
     assert [use.read() for use in offsets.bounds()] == [0, 2]
+
+
+@pytest.mark.parametrize("newest", ["consumerOffset.json", "lmqConsumerOffset.json"])
+def test_newer_file_of_offsets_of_rocketmq_is_read(tmp_path: Path, newest: str) -> None:
+    config = tmp_path / "store" / "config"
+    config.mkdir(parents=True)
+    for name in ("consumerOffset.json", "lmqConsumerOffset.json"):
+        offset = 7 if name == newest else 3
+        content = {
+            "dataVersion": {"counter": 1, "timestamp": offset, "stateVersion": 0},
+            "offsetTable": {"T@CG": {"0": offset}},
+            "lmqOffsetTable": {"%LMQ%$T$a@CG": offset},
+        }
+        (config / name).write_bytes(orjson.dumps(content))
+
+    async def story(peer: Peer) -> None:
+        offsets = peer.tables.offsets
+        assert (offsets.query("CG", "T", 0), offsets.query("CG", "%LMQ%$T$a", 0)) == (7, 7)
+        assert (await peer.send("T")).code == 0
+        assert (await peer.commit("CG", "T", 9)).code == 0
+
+    with_broker(story, settings_of(tmp_path))
+    saved = orjson.loads((config / "consumerOffset.json").read_bytes())["offsetTable"]
+    assert saved == {"T@CG": {"0": 9}, "%LMQ%$T$a@CG": {"0": 7}}
+
+    async def again(peer: Peer) -> None:
+        assert peer.tables.offsets.query("CG", "T", 0) == 9
+
+    with_broker(again, settings_of(tmp_path))
