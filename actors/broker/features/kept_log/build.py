@@ -56,6 +56,9 @@ class UnreadLog:
     def _needs(self) -> Iterator[Need]:
         waits = [entry.rsplit("@", 1) for entry in self._settings.retention_waits_for]
         for topic, queue_id in self._store.queues() if waits else ():
+            config = self._tables.topics.find(topic)
+            if config is None or queue_id >= config.read_queue_nums:
+                continue  # no group can read it
             for group in {group for pattern, group in waits if self._is_matched(topic, pattern)}:
                 committed = self._tables.offsets.query(group, topic, queue_id) or 0
                 offset = max(committed, self._store.min_offset(topic, queue_id))

@@ -11,6 +11,7 @@ from pydantic import ValidationError
 from actors.broker.broker_settings import BrokerSettings
 from actors.broker.core.metadata.internal_topics import WRITE_MANIFEST_TOPIC
 from actors.wire.codes import RequestCode
+from actors.wire.headers import CreateTopicHeader
 from store.disk.disk_use import DiskUse
 from tests.actors.broker.admin.test_cleaning import BODY, SMALL_LOG, FakeDisk, until
 from tests.actors.broker.brokers import Peer, registered_broker, run, settings_of, slave_of, with_broker
@@ -106,6 +107,20 @@ def test_hold_ends_with_the_setting_the_topic_or_a_reset(end: str, tmp_path: Pat
         else:
             await peer.commit("lake", "T", 3)
         await until_begin(peer, clock, disk, 2)
+
+    with_broker(story, settings_of(tmp_path, STORE, **WAITS), clock, disk)
+
+
+def test_log_is_not_kept_for_queues_that_no_group_can_read(tmp_path: Path, clock) -> None:
+    disk = CountingDisk()
+
+    async def story(peer: Peer) -> None:
+        for queue_id in (1, 0, 0):
+            await peer.send("T", BODY, queue_id=queue_id)
+        await until_begin(peer, clock, disk, 0)
+        create = CreateTopicHeader("T", read_queue_nums=1, write_queue_nums=2, perm=6)
+        assert (await peer.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, create.to_ext())).code == 0
+        await until_begin(peer, clock, disk, 1)
 
     with_broker(story, settings_of(tmp_path, STORE, **WAITS), clock, disk)
 
