@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from cluster.client.errors import PermissionDenied
 from tests.certificates import Authority
 from tests.cluster.client.conftest import Cluster
 from tests.cluster.client.test_credentials import KEYS, permit, protected
 from tests.cluster.client.test_tls import authority, encrypted
+from tests.eventually import eventually
 from tests.jobs.tasks.processors import Processors, result_of
 
 __all__ = ["authority", "encrypted", "protected"]
@@ -31,8 +31,11 @@ def test_processor_signs_its_requests(protected: Cluster) -> None:
     later = processor.enqueue_task_sync("add", [1, 2], countdown=3600).id
     processor.cancel_task_sync(later)
     assert result_of(processor, later).status == "REVOKED"
-    with pytest.raises(PermissionDenied):
-        processor.get_metrics_sync()  # needs Get
+    for _ in range(3):
+        processor.enqueue_task_sync("add", [1, 2], task_id="once")
+    assert result_of(processor, "once").result == 3
+    eventually(lambda: processor.get_metrics_sync()["waiting"] == 0)
+    assert processor.health_check_sync()[0] == {"this replica": {"ok": True, "error": None}}
     made.stop()
 
 
