@@ -294,19 +294,24 @@ class LiteIndex(SavedSink):
 
     def _enter(self, key: str, id_: int, following: int) -> None:
         """Give a name an id."""
-        while id_ >= len(self._by_id):
-            self._by_id.append("")
-            for column in (self._last, self._next, self._stored_s, self._parent):
-                column.append(0)
+        if id_ >= len(self._by_id):
+            self._add_ids(id_ + 1)
         topic = key.partition(SEPARATOR)[0]
         parent = self._parent_ids.get(topic)
         if parent is None:
             parent = self._parent_ids[topic] = len(self._parents)
             self._parents.append(topic)
-        self._topics[topic.encode()] = True
+            self._topics[topic.encode()] = True
         self._ids[key], self._by_id[id_] = id_, key
         self._parent[id_] = parent
         self._last[id_], self._next[id_], self._stored_s[id_] = -1, following, 0
+
+    def _add_ids(self, count: int) -> None:
+        """Make room for ids below `count`."""
+        zeros = [0] * (count - len(self._by_id))
+        self._by_id.extend([""] * len(zeros))
+        for column in (self._last, self._next, self._stored_s, self._parent):
+            column.extend(zeros)
 
     def _chain(self, id_: int) -> array[int]:
         """Return the numbers of the units of a lite topic whose messages are in the log, in their order."""
@@ -388,6 +393,7 @@ class LiteIndex(SavedSink):
             del self._dead[name]
         alive = {name: entry for name, entry in found.items() if entry.id != DROPPED}
         positions = np.full(1 + max((entry.id for entry in alive.values()), default=0), 1 << 62, np.int64)
+        self._add_ids(len(positions) if alive else 0)
         for name, entry in alive.items():
             self._enter(name, entry.id, entry.next_offset)
             positions[entry.id] = born[name]
