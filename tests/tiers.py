@@ -38,6 +38,7 @@ LANES = {
         "tests/jobs/spark/test_read_topics",
         "tests/jobs/spark/test_slave_reads",
         "tests/jobs/spark/test_write_queue",
+        "tests/jobs/tasks/test_serve_with_celery",
         "tests/jobs/writing/test_delayed_rows",
         "tests/test_wheels.py::test_installed_raymq_runs_demo",
     ),
