@@ -41,7 +41,7 @@ from cluster.client import Admin
 from cluster.control.topology.topology import DEFAULT_CLUSTER
 from cluster.paths import home_of
 from jobs.job_errors import DataLoss, LakeInvalid, MissingRange, OptionInvalid
-from jobs.lake.catalogs import lake_errors, lake_settings, open_catalog
+from jobs.lake.catalogs import ERRORS_SUFFIX, lake_errors, lake_settings, open_catalog
 from jobs.lake.lake_table import STORE_TIME, LakeGap, LakeState, LakeTable
 from jobs.reading.describe import states_of
 from jobs.reading.log_epochs import epochs_after
@@ -193,6 +193,12 @@ def _open(catalog: Catalog, namespace: str, topic: str, warehouse: str) -> Topic
         raise OptionInvalid(
             f"topic {topic} has no table in the warehouse {warehouse}: give the right warehouse=,"
             " catalog= and namespace=, list the topic under `lakes:`, or read it without lake="
+        )
+    errors = LakeTable.find(catalog, namespace, topic, ERRORS_SUFFIX) if table.bodies else None
+    if errors is not None and errors.state().snapshot_id is not None:
+        raise LakeInvalid(
+            f"the table {errors.name} has messages of topic {topic} whose bodies cannot be decoded, which a"
+            f" read with lake would leave out: read {table.name} and {errors.name} with an Iceberg reader"
         )
     return TopicHistory(table, table.state())
 

@@ -9,12 +9,14 @@ import pyarrow as pa
 import pytest
 
 from cluster.client import Admin, Producer
-from jobs.job_errors import OptionInvalid
+from jobs.job_errors import LakeInvalid, OptionInvalid
 from jobs.lake.bodies import LakeBodies
 from jobs.lake.catalogs import ERRORS_SUFFIX
+from jobs.lake.history import open_histories
 from jobs.lake.lake_table import LakeTable
 from jobs.lake.round import write_round
 from jobs.reading.describe import describe_topic
+from jobs.reading.options.lake_options import LakeOptions
 from tests.jobs.conftest import Orders
 from tests.jobs.lake.lake_files import catalog_of
 from tests.jobs.spark.bodies.body_formats import AVRO_SCHEMA, ENCODERS, MALFORMED, ORDER
@@ -90,6 +92,9 @@ def test_bodies_become_columns_and_the_rest_goes_to_the_errors(
     failed = errors.iceberg.scan().to_arrow().to_pylist()
     assert [row["body"] for row in failed] == [MALFORMED[body_format][0]] * 2
     assert all(row["reason"] for row in failed)
+    lake = LakeOptions(False, str(tmp_path / "lake"))
+    with pytest.raises(LakeInvalid, match=f"the table raymq.{topic}_errors has messages"):
+        open_histories(lake, [topic])
     places = [(row["broker"], row["queue"], row["offset"]) for row in (*rows, *failed)]
     assert len(set(places)) == 4
 
