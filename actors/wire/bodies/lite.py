@@ -113,7 +113,8 @@ class SyncEntry(NamedTuple):
 
 def decode_sync(body: Buffer) -> list[SyncEntry]:
     """Return the entries in the body of LITE_SUBSCRIPTION_CTL, without incomplete ones. Raises Refused."""
-    listed = get_objects(load_request(body, "lite subscription", _SYNC_VALUES_MAX), "subscriptionSet")
+    content = load_request(body, "lite subscription", _SYNC_VALUES_MAX) if body else {}
+    listed = get_objects(content, "subscriptionSet")
     if not listed:
         raise Refused(ResponseCode.ILLEGAL_OPERATION, "the request has no lite subscriptions")
     entries = map(_sync_entry, listed)

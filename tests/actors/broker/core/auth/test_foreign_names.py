@@ -36,6 +36,7 @@ FREE = {
     "topic_filter_type",
     "topic_sys_flag",
     "origin_topic",  # not used: the record has the topic
+    "lite_topic",  # belongs to its topic
     "producer_group",  # as in RocketMQ, producer groups need no permission
 }
 MORE = {RequestCode.VIEW_BROKER_STATS_DATA: ["statsKey"]}
@@ -59,6 +60,10 @@ def second_of_two(kind: str, key: str) -> Callable[[str, str], dict[str, Any]]:
     return body
 
 
+def subscription(topic: str, group: str) -> dict[str, Any]:
+    return {"action": "PARTIAL_ADD", "clientId": "c", "group": group, "topic": topic, "liteTopicSet": ["a"]}
+
+
 # Bodies by request code, as functions of a topic and a group; None if the body has no such name.
 BODIES: dict[int, tuple[Callable[[str, str], Any], ...]] = {
     RequestCode.HEART_BEAT: (heartbeat,),
@@ -72,6 +77,9 @@ BODIES: dict[int, tuple[Callable[[str, str], Any], ...]] = {
     ),
     RequestCode.BATCH_ACK_MESSAGE: (
         lambda topic, group: {"acks": [{"c": MINE, "t": MINE}, {"c": group, "t": topic}]},
+    ),
+    RequestCode.LITE_SUBSCRIPTION_CTL: (
+        lambda topic, group: {"subscriptionSet": [subscription(MINE, MINE), subscription(topic, group)]},
     ),
     RequestCode.SET_MESSAGE_REQUEST_MODE: (
         lambda topic, group: {"topic": topic, "consumerGroup": group, "mode": "PULL"},

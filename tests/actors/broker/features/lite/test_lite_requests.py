@@ -136,6 +136,7 @@ def test_subscription_requests_are_checked(tmp_path: Path) -> None:
         await create_group(peer, "Plain", "PlainT")
         await create_group(peer, "Wild", sub_wildcard="true")
         illegal = ResponseCode.ILLEGAL_OPERATION
+        assert (await peer.ask(RequestCode.LITE_SUBSCRIPTION_CTL)).code == illegal
         assert (
             await peer.ask(RequestCode.LITE_SUBSCRIPTION_CTL, body=b'{"subscriptionSet":[]}')
         ).code == illegal

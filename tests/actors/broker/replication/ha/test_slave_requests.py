@@ -46,6 +46,7 @@ ACKS = {
     RequestCode.ACK_MESSAGE,
     RequestCode.BATCH_ACK_MESSAGE,
     RequestCode.CHANGE_MESSAGE_INVISIBLETIME,
+    RequestCode.LITE_SUBSCRIPTION_CTL,  # may reset offsets
     RequestCode.UPDATE_CONSUMER_OFFSET,
     RayMQRequestCode.COMMIT_OFFSETS,
 }
@@ -59,6 +60,14 @@ OF_SERVICES = {
     RequestCode.ACK_MESSAGE,
     RequestCode.BATCH_ACK_MESSAGE,
     RequestCode.CHANGE_MESSAGE_INVISIBLETIME,
+    RequestCode.POP_LITE_MESSAGE,
+    RequestCode.LITE_SUBSCRIPTION_CTL,
+    RequestCode.GET_BROKER_LITE_INFO,
+    RequestCode.GET_PARENT_TOPIC_INFO,
+    RequestCode.GET_LITE_TOPIC_INFO,
+    RequestCode.GET_LITE_CLIENT_INFO,
+    RequestCode.GET_LITE_GROUP_INFO,
+    RequestCode.TRIGGER_LITE_DISPATCH,
 }
 CHANGES: dict[int, set[str]] = {
     RequestCode.UPDATE_AND_CREATE_TOPIC: {"mode"},
