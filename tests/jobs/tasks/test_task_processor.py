@@ -104,6 +104,23 @@ def test_failed_handler_is_retried_and_then_succeeds(processors: Processors, tas
     assert (found.status, found.result) == ("SUCCESS", 3)
 
 
+@pytest.mark.slow
+def test_retries_are_not_limited_by_the_broker(clusters: Callable[..., Cluster]) -> None:
+    processors = Processors(clusters(pop_dead_letters=True).address)
+    calls: list[int] = []
+
+    def flaky() -> int:
+        calls.append(1)
+        if len(calls) <= 18:  # a broker's limit is 16 by default
+            raise ValueError("not yet")
+        return len(calls)
+
+    processor = processors.make(flaky, max_retries=None, retry_backoff_ms=0)
+    found = result_of(processor, processor.enqueue_task_sync("flaky").id)
+    assert (found.status, found.result) == ("SUCCESS", 19)
+    processors.stop()
+
+
 def test_coroutine_that_cancels_itself_is_retried(processors: Processors) -> None:
     calls: list[int] = []
 
