@@ -37,7 +37,6 @@ ROW_GROUP_BYTES = 32 * MIB
 OPEN_DAYS_MAX = 4
 DAY_US = 86_400_000_000
 
-_INCREASING = ("offset", "commit_log_offset", STORE_TIME, "born_time")
 _REPEATED = ("broker", "queue", "tags", "reconsume_times", "properties.key_value.key")
 
 
@@ -270,7 +269,7 @@ class _ParquetFile:
             schema,
             compression="zstd",
             use_dictionary=[*_REPEATED, *(name for name in plain if name not in READ_COLUMNS)],
-            column_encoding=dict.fromkeys(_INCREASING, "DELTA_BINARY_PACKED"),
+            # no encodings such as DELTA_BINARY_PACKED, which Iceberg's reader for Spark refuses
             write_statistics=plain,
         )
 
