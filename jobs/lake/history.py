@@ -10,7 +10,7 @@ Times select rows of the table by their store time, which increases with the off
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -42,7 +42,7 @@ from cluster.control.topology.topology import DEFAULT_CLUSTER
 from cluster.paths import home_of
 from jobs.job_errors import DataLoss, LakeInvalid, MissingRange, OptionInvalid
 from jobs.lake.catalogs import ERRORS_SUFFIX, lake_errors, lake_settings, open_catalog
-from jobs.lake.lake_table import STORE_TIME, LakeGap, LakeState, LakeTable
+from jobs.lake.lake_table import BODY, STORE_TIME, LakeGap, LakeState, LakeTable
 from jobs.reading.describe import states_of
 from jobs.reading.log_epochs import epochs_after
 from jobs.reading.options.lake_options import LakeOptions
@@ -61,10 +61,15 @@ ALWAYS_TRUE = AlwaysTrue()
 
 @dataclass(frozen=True)
 class TopicHistory:
-    """A table at one snapshot: the rows that a read may take from it."""
+    """A table at one snapshot: the rows that a read may take from it.
+
+    `errors` is the table of the messages whose bodies cannot be decoded, at a snapshot of the same offsets or
+    later ones.
+    """
 
     table: LakeTable
     state: LakeState
+    errors: TopicHistory | None = None
 
     def scan(self, wanted: BooleanExpression, *columns: str, limit: int | None = None) -> DataScan:
         """Return a scan of the snapshot, which must exist."""
@@ -116,6 +121,12 @@ class TopicHistory:
             yield TableSplit(
                 TableSource(self.table.topic, io.fs_by_scheme(*place), where, bounds), tuple(found)
             )
+
+    def selected_files(self, where: str, bounds: tuple[RowBounds, ...] | None) -> Iterator[TableSplit]:
+        """Yield the files that may have rows within the bounds for which `where` is true; see `files`."""
+        selected = _selected(self, where)
+        wanted = ALWAYS_TRUE if bounds is None else Or(AlwaysFalse(), AlwaysFalse(), *map(_rows_of, bounds))
+        return self.files(And(wanted, selected.in_table), selected.of_files, bounds)
 
     def _oldest(self, file: DataFile) -> tuple[int, str]:
         """Return the least store time in a file, if it is known, as the key by which files are sorted."""
@@ -169,6 +180,7 @@ def stream_sources(options: ReadOptions) -> tuple[dict[str, TableSource], Select
     lake = options.lake
     assert lake is not None
     histories = open_histories(lake, options.topics.names)
+    _check_columns(options, histories)
     selected = {topic: _selected(each, lake.where) for topic, each in histories.items()}
     sources = {
         topic: TableSource(topic, each.file_system(), selected[topic].of_files)
@@ -194,13 +206,27 @@ def _open(catalog: Catalog, namespace: str, topic: str, warehouse: str) -> Topic
             f"topic {topic} has no table in the warehouse {warehouse}: give the right warehouse=,"
             " catalog= and namespace=, list the topic under `lakes:`, or read it without lake="
         )
-    errors = LakeTable.find(catalog, namespace, topic, ERRORS_SUFFIX) if table.bodies else None
-    if errors is not None and errors.state().snapshot_id is not None:
-        raise LakeInvalid(
-            f"the table {errors.name} has messages of topic {topic} whose bodies cannot be decoded, which a"
-            f" read with lake would leave out: read {table.name} and {errors.name} with an Iceberg reader"
-        )
-    return TopicHistory(table, table.state())
+    state = table.state()
+    # After the table, because a round commits errors first.
+    found = LakeTable.find(catalog, namespace, topic, ERRORS_SUFFIX)
+    errors = (
+        None if found is None else TopicHistory(found, replace(state, snapshot_id=found.state().snapshot_id))
+    )
+    return TopicHistory(table, state, errors)
+
+
+def has_bodies(table: LakeTable) -> bool:
+    """Return True if a table has the bodies of messages, and not decoded columns instead."""
+    return table.bodies is None and BODY in table.arrow_schema.names
+
+
+def _check_columns(options: ReadOptions, histories: Mapping[str, TopicHistory]) -> None:
+    for history in histories.values():
+        if BODY in options.columns and not has_bodies(history.table):
+            raise OptionInvalid(
+                f"the table {history.table.name} has decoded columns instead of bodies: give columns= without"
+                " body and no schema=, or read its columns with PyIceberg or Spark's format iceberg"
+            )
 
 
 def _offsets(options: ReadOptions, is_start: bool) -> Offsets:
@@ -216,6 +242,7 @@ def _plan(
     starting: Offsets,
     ending: Offsets,
 ) -> ReadPlan:
+    _check_columns(options, histories)
     whole = _whole_queues(histories, states)
     logs = {each.queue: each for each in states}
     borders = {queue: end for each in histories.values() for queue, end in each.state.offsets.items()}
@@ -240,10 +267,10 @@ def _plan(
     ]
     tables: list[TableSplit] = []
     for topic, history in histories.items():
-        selected = _selected(history, lake.where)
-        bounds = _bounds(history, [each for each in spans if each.queue.topic == topic])
-        wanted = ALWAYS_TRUE if bounds is None else Or(AlwaysFalse(), AlwaysFalse(), *map(_rows_of, bounds))
-        tables += history.files(And(wanted, selected.in_table), selected.of_files, bounds)
+        parts = _parts([each for each in spans if each.queue.topic == topic])
+        tables += history.selected_files(lake.where, _simplest(history, parts))
+        if history.errors is not None:  # it may have rows of later offsets than the table
+            tables += history.errors.selected_files(lake.where, parts)
     return ReadPlan(
         options,
         [each for each in tail if each.begin < each.end],
@@ -327,13 +354,17 @@ def _is_outside(history: TopicHistory, span: Span, gap: LakeGap) -> bool:
         return any(history.scan(And(of_queue, test), "offset", limit=1).to_arrow().num_rows for test in tests)
 
 
-def _bounds(history: TopicHistory, spans: Sequence[Span]) -> tuple[RowBounds, ...] | None:
-    """Return the rows of a table that are in the spans of its queues; None if these are all rows."""
-    parts = [
+def _parts(spans: Sequence[Span]) -> tuple[RowBounds, ...]:
+    """Return the rows of a table that are in the spans of its queues."""
+    return tuple(
         RowBounds(*each.queue[1:], each.begin, min(each.end, each.border), each.begin_ms, each.end_ms)
         for each in spans
         if each.begin < min(each.end, each.border)
-    ]
+    )
+
+
+def _simplest(history: TopicHistory, parts: tuple[RowBounds, ...]) -> tuple[RowBounds, ...] | None:
+    """Return the bounds of the same rows of this table, without its queues if all are read as a whole."""
     whole = {
         (queue.broker_name, queue.queue_id, border)
         for queue, border in history.state.offsets.items()
@@ -345,7 +376,7 @@ def _bounds(history: TopicHistory, spans: Sequence[Span]) -> tuple[RowBounds, ..
     read = {(each.broker, each.queue, each.end) for each in parts if each.begin <= firsts[each[:2]]}
     times = {each[-2:] for each in parts}
     if read != whole or len(times) > 1:
-        return tuple(parts)
+        return parts
     begin_ms, end_ms = times.pop() if times else (None, None)
     if begin_ms is None and end_ms is None:
         return None

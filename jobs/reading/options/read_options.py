@@ -109,6 +109,11 @@ class ReadOptions:
                 "committed=True and lake: which messages of write jobs are committed is only known while the"
                 " log has their manifests, so history cannot be checked: give one of the two"
             )
+        if self.mode != PERMISSIVE:
+            raise OptionInvalid(
+                f"mode={self.mode!r} and lake: tables do not say which bodies could not be decompressed, so"
+                " history cannot be checked: give a schema=, or leave the mode out"
+            )
         if self.starting.group and (not lake.has_tail or self.ending.times):
             raise OptionInvalid(
                 f"a read from the offsets of group {self.starting.group} ends at offsets of the log: give"

@@ -11,8 +11,8 @@ import pyarrow as pa
 import pytest
 
 from cluster.client import Admin, MessageQueue
-from jobs.job_errors import DataLoss, FetchFailed, LakeInvalid, OffsetsInvalid, OptionInvalid
-from jobs.lake.catalogs import LakeSettings, open_catalog
+from jobs.job_errors import DataLoss, FetchFailed, OffsetsInvalid, OptionInvalid
+from jobs.lake.catalogs import ERRORS_SUFFIX, LakeSettings, open_catalog
 from jobs.lake.history import plan_lake_read
 from jobs.lake.lake_table import LakeGap, LakeTable
 from jobs.reading.describe import describe_topic
@@ -28,7 +28,7 @@ from jobs.reading.times import Times
 from store.message.group_config import SubscriptionGroupConfig
 from tests.jobs.conftest import ClusterThread
 from tests.jobs.lake.history_topic import TOPIC, HistoryTopic
-from tests.jobs.lake.lake_files import rows_of, write_days
+from tests.jobs.lake.lake_files import rows_of, write_days, write_rows
 
 DAY = timedelta(days=1)
 FIRST = datetime(2026, 3, 1, tzinfo=UTC)
@@ -122,7 +122,6 @@ def test_expression_that_is_not_one_on_columns_is_refused(topic: HistoryTopic, w
 def test_tags_and_sql_select_rows_of_table_and_log(topic: HistoryTopic) -> None:
     assert topic.numbers(selector=parse_selector("tag-0 || tag-9", None)) == list(range(0, 400, 3))
     assert topic.numbers(selector=parse_selector(None, "size BETWEEN 298 AND 301")) == [298, 299, 300, 301]
-    assert topic.numbers(mode=DROPMALFORMED, columns=("body",)) == list(range(400))
 
 
 def _edge(option: str, default: int, listed: dict[MessageQueue, int]) -> Edge:
@@ -245,13 +244,18 @@ def test_file_that_is_gone_is_named(tmp_path: Path) -> None:
         rows_of(plan)
 
 
-def test_table_of_decoded_columns_has_no_bodies(tmp_path: Path) -> None:
-    fields = pa.schema([("amount", pa.int64())])
-    table = LakeTable.create(open_catalog(LakeSettings(str(tmp_path))), "raymq", TOPIC, fields)
-    write_days(table, [FIRST])
-    with pytest.raises(LakeInvalid, match=r"has no column body, but .*amount.*: choose other columns"):
-        rows_of(_plan_days(tmp_path))
-    assert len(rows_of(_plan_days(tmp_path, columns=("queueOffset", "keys")))) == 10
+def test_table_of_decoded_columns_is_read_with_its_errors(tmp_path: Path) -> None:
+    catalog = open_catalog(LakeSettings(str(tmp_path)))
+    table = LakeTable.create(catalog, "raymq", TOPIC, pa.schema([("amount", pa.int64())]))
+    errors = LakeTable.create(catalog, "raymq", TOPIC, suffix=ERRORS_SUFFIX)
+    queue = MessageQueue(TOPIC, "broker-a", 0)
+    errors.commit([write_rows(errors, [3, 12], "errors")], {queue: 20}, (), errors.state())
+    files = [write_rows(table, [0, 1, 2, 4, 5, 6, 7, 8, 9], "decoded")]
+    table.commit(files, {queue: 10}, (), table.state())
+    with pytest.raises(OptionInvalid, match="decoded columns instead of bodies: give columns= without body"):
+        _plan_days(tmp_path)
+    rows = rows_of(_plan_days(tmp_path, columns=("queueOffset", "keys")))
+    assert sorted(rows["queueOffset"].to_pylist()) == list(range(10))
 
 
 def test_topic_without_a_table_is_refused(topic: HistoryTopic, tmp_path: Path) -> None:
@@ -283,6 +287,8 @@ def test_lake_options_that_contradict_others_are_refused() -> None:
     names = TopicNames((TOPIC,))
     with pytest.raises(OptionInvalid, match="manifests"):
         ReadOptions(names, lake=tail, committed=True)
+    with pytest.raises(OptionInvalid, match="mode='DROPMALFORMED' and lake"):
+        ReadOptions(names, lake=tail, mode=DROPMALFORMED)
     for options in ({"lake": only, "starting": group}, {"lake": tail, "starting": group, "ending": times}):
         with pytest.raises(OptionInvalid, match="offsets of group billing"):
             ReadOptions(names, **options)  # type: ignore[arg-type]
