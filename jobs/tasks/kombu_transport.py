@@ -74,7 +74,6 @@ class _Feed:
             namespace=transport.namespace,
             group=group_of(queue, exchange),
             invisible_ms=transport.invisible_ms,
-            consume_from="latest" if exchange else "earliest",
         )
         self.consumer = PopConsumer(config=config)
 
@@ -209,10 +208,11 @@ class Channel(virtual.Channel):
     def _queue_bind(self, exchange: str, routing_key: str, pattern: Any, queue: str) -> None:
         wrap = self.connection.wrap
         group, topic = wrap(group_of(queue, exchange)), wrap(exchange_topic_of(exchange))
-        if None in self.connection.admin.committed_offsets(group, topic).values():
-            feed = _Feed(self, queue, exchange)
-            feed.take(1, 0, no_ack=False)  # the group begins here
-            feed.consumer.close()
+        admin = self.connection.admin
+        new = [each for each, offset in admin.committed_offsets(group, topic).items() if offset is None]
+        if new:  # the group begins at the end, also where a pop of a new group would begin before it
+            ends = admin.end_offsets(topic)
+            admin.commit_offsets(group, {each: ends[each] for each in new})
 
     def queue_delete(self, queue: str, if_unused: bool = False, if_empty: bool = False, **_: Any) -> None:
         """Delete a queue with its messages."""
@@ -349,7 +349,6 @@ class Channel(virtual.Channel):
     def close(self) -> None:
         """Close the channel. Unacknowledged messages become visible again."""
         if not self.closed:
-            self.give_back()
             super().close()
             for feed in list(self._feeds):
                 self._close_feed(feed)
