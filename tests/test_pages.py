@@ -66,6 +66,7 @@ PREPARED = {
 LANGUAGES = ("console", "sh", "python")
 OTHERS = {
     "mermaid": "pictures",
+    "text": "pictures and formats",
     "yaml": "parts of topologies and settings",
     "dockerfile": "an image",
     "java": "tests/compat/sdk/test_client_page.py",

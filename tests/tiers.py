@@ -23,7 +23,9 @@ LANES = {
         "tests/cluster/lab/bench/test_benches.py::test_spark",
         "tests/jobs/archive/test_undecodable_bodies",
         "tests/jobs/ray_data/test_example",
+        "tests/jobs/ray_data/test_lake_engine",
         "tests/jobs/ray_data/test_read_dataset",
+        "tests/jobs/ray_data/test_read_history",
         "tests/jobs/ray_data/test_write_dataset",
         "tests/jobs/reading/test_group_offsets",
         "tests/jobs/reading/test_read_losses",
@@ -31,9 +33,12 @@ LANES = {
         "tests/jobs/reindex/",
         "tests/jobs/spark/bodies/test_body_columns",
         "tests/jobs/spark/stream/test_read_stream",
+        "tests/jobs/spark/stream/test_stream_history",
         "tests/jobs/spark/test_examples",
         "tests/jobs/spark/test_killed_jobs",
+        "tests/jobs/spark/test_lake_engine",
         "tests/jobs/spark/test_placement",
+        "tests/jobs/spark/test_read_history",
         "tests/jobs/spark/test_read_queue",
         "tests/jobs/spark/test_read_topics",
         "tests/jobs/spark/test_slave_reads",
@@ -42,7 +47,7 @@ LANES = {
         "tests/jobs/writing/test_delayed_rows",
         "tests/test_wheels.py::test_installed_raymq_runs_demo",
     ),
-    "java": ("tests/compat/", "tests/faults/"),
+    "java": ("tests/compat/", "tests/faults/", "tests/jobs/lake/test_killed_writers"),
 }
 """Prefixes of the test ids of each lane."""
 LANE_MARKS = {"ray": ("ray", "spark"), "java": ("java", "faults")}

@@ -71,7 +71,13 @@ BodyFormat = Annotated[
 ]
 AvroSchema = Annotated[
     Path | None,
-    typer.Option("--avro-schema", help="File with the schema of Avro bodies, as JSON.", show_default=False),
+    typer.Option(
+        "--avro-schema",
+        exists=True,
+        dir_okay=False,
+        help="File with the schema of Avro bodies, as JSON.",
+        show_default=False,
+    ),
 ]
 WAREHOUSE, NAMESPACE = "lake", "raymq"
 
@@ -313,7 +319,8 @@ def compact(
 def expire(
     topics: Topics = None,
     older_than_h: Annotated[
-        float, typer.Option(min=0, help="Age in hours; the newest ten snapshots are always kept.")
+        float,
+        typer.Option(min=0.0, max=87_600.0, help="Age in hours; the newest ten snapshots are always kept."),
     ] = 6.0,
     warehouse: Warehouse = WAREHOUSE,
     catalog: Properties = None,
@@ -393,4 +400,4 @@ def _confirm(question: str) -> None:
         raise typer.Exit(EXIT_REFUSED)
     if not typer.confirm(question, err=True):
         typer.echo("nothing was changed", err=True)
-        raise typer.Exit(EXIT_REFUSED)
+        raise typer.Exit(1)

@@ -25,6 +25,7 @@ STORE = "tests/store/test_live_store_settings.py"
 NAMESERVER = "tests/actors/nameserver/test_service.py"
 REBALANCER = "tests/actors/rebalancer/test_service.py"
 ADMISSION_CHANGE = "test_changed_rate_and_pending_limits_apply_to_the_next_request"
+PRIORITIES = "tests/actors/broker/features/pop/test_priorities.py"
 EVERY = "test_a_periodic_action_is_called_again_after_it_raised"
 
 SHOWN: dict[type[BaseModel], dict[str, tuple[str, str]]] = {
@@ -67,6 +68,12 @@ SHOWN: dict[type[BaseModel], dict[str, tuple[str, str]]] = {
         "pop_dead_letters": (
             "tests/actors/broker/features/pop/test_pops.py",
             "test_dead_letter_after_the_groups_limit",
+        ),
+        "pop_from_retry_probability_for_priority": (PRIORITIES, "test_changed_order_applies_to_the_next_pop"),
+        "priority_order_asc": (PRIORITIES, "test_changed_order_applies_to_the_next_pop"),
+        "retention_waits_for": (
+            "tests/actors/broker/features/test_kept_log.py",
+            "test_hold_ends_with_the_setting_the_topic_or_a_reset",
         ),
         "slave_read_enable": (
             "tests/actors/broker/replication/ha/test_slave_requests.py",

@@ -164,8 +164,8 @@ def test_status_of_a_lake_shows_its_tables_and_what_is_unknown() -> None:
     known = {"behind_s": 12.4, "rows": 1_234_567, "files": 3, "lost": 0}
     details = {"problem": "", "tables": {"orders": known, "pay": dict.fromkeys(known)}}
     shown = printed(details)
-    assert "broker-a-0: orders: 12 s behind, 1,234,567 rows in 3 files, 0 messages lost" in shown
-    assert "broker-a-0: pay: – behind, – rows in – files, – messages lost" in shown
+    assert "broker-a-0: orders: 12 s behind, 1,234,567 rows in 3 files, lost: 0" in shown
+    assert "broker-a-0: pay: – behind, – rows in – files, lost: –" in shown
 
 
 def test_lake_whose_rounds_fail_is_failing_with_the_reason() -> None:

@@ -145,7 +145,7 @@ def _table(table: Mapping[str, Any]) -> str:
     """Return what a lake knows about the table of a topic; – is unknown."""
     rows, files, lost = (shown(key, table[key]) or "–" for key in ("rows", "files", "lost"))
     behind = "–" if table["behind_s"] is None else f"{table['behind_s']:.0f} s"
-    return f"{behind} behind, {rows} rows in {files} files, {lost} messages lost"
+    return f"{behind} behind, {rows} rows in {files} files, lost: {lost}"
 
 
 def _how_to_join(row: Mapping[str, Any]) -> str:

@@ -159,7 +159,7 @@ TABLES = [
 ]  # fmt: skip
 PROGRESS = {"console", "dev", "metrics",
     "up", "down", "restart", "promote", "transfer", "migrate", "drain", "status", "autoscale", "logs", "send",
-    "store", "reindex", "replica", "export", "import", "demo", "bench", "version",
+    "store", "reindex", "replica", "export", "lake", "import", "demo", "bench", "version",
 }  # fmt: skip
 """Commands without a table of a running cluster, or that need Ray or a store; other tests run them."""
 

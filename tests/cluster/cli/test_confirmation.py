@@ -27,8 +27,8 @@ ASKING = [
 ]  # fmt: skip
 REPLICAS = ["replica add a H:1", "replica remove a 1", "replica replace a 1 H:1"]
 LAUNCHED = ["promote a-1", "migrate a", "autoscale release a"]
-STORES = {"replica resync", "replica recover-group"}
-"""Tests of resync and of recover-group run these with a store."""
+STORES = {"replica resync", "replica recover-group", "lake drop"}
+"""Their own tests run these, with a store or a table."""
 
 
 def asks(page: list[str]) -> bool:

@@ -21,7 +21,8 @@ DESCRIBED = {
         hidden_bytes
         delayed_messages_skipped dispatched epoch flushed flushes groups held_pulls log_holes longest_flush_us
         longest_lag_us loop_lag_p50_us loop_lag_p99_us messages_in messages_out messages_sent_back
-        messages_skipped min_position mixed_request_modes open_transactions pid pop_in_flight
+        messages_skipped min_position mixed_request_modes needed_log_files_deleted open_transactions pid
+        pop_in_flight
         pop_messages_deleted pop_revived pop_stored_claims replica requests_refused retries_pending
         sends_waiting topics transactions_discarded turns unread_bytes written""",
     "float": "disk_percent",

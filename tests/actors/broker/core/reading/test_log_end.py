@@ -137,6 +137,7 @@ async def assert_goes_on(peer: Peer, held: asyncio.Future[RemotingCommand], body
 
 
 SERVICE = "a service of a master, which starts when the end is known"
+INDEX = "of the lite index: the part that is dispatched"
 READERS = {
     "broker/admin/broker_info.py": "after `caught_up`",
     "broker/admin/offset_admin.py": "after `caught_up`",
@@ -149,6 +150,10 @@ READERS = {
     "broker/core/reading/queues.py": "after `caught_up`",
     "broker/features/delay/build.py": "a figure that names RocketMQ's two offsets",
     "broker/features/delay/delay_scheduler.py": SERVICE,
+    "broker/features/lite/lite_admin.py": INDEX,
+    "broker/features/lite/lite_expiry.py": INDEX,
+    "broker/features/lite/lite_orders.py": INDEX,
+    "broker/features/lite/lite_pops.py": INDEX,
     "broker/features/metrics/lags.py": "only if the end is known",
     "broker/features/pop/acks.py": SERVICE,
     "broker/features/pop/pop_reader.py": SERVICE,

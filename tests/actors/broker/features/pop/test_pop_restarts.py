@@ -31,6 +31,11 @@ from tests.eventually import eventually_async
 REVIVE_TOPIC = "rmq_sys_REVIVE_LOG_DefaultCluster"
 
 
+def copy_of_live_store(store: Path, to: Path) -> None:
+    """Copy a store while its broker runs, without the files that are not complete yet."""
+    shutil.copytree(store, to, ignore=shutil.ignore_patterns("*.new"))
+
+
 def pop_settings(root: Path) -> BrokerSettings:
     return settings_of(root, timer_log_file_bytes=1 << 16)
 
@@ -126,7 +131,7 @@ def test_killed_broker_delivers_unacked_messages_early(tmp_path: Path) -> None:
         claimed = await pop(peer)
         await ack(peer, claimed[0])
         await peer.tables.save_offsets()
-        shutil.copytree(settings.store_root, image / "store")
+        copy_of_live_store(settings.store_root, image / "store")
 
     async def after(peer: Peer) -> None:
         assert bodies(await pop(peer)) == [b"1", b"2"]
@@ -145,7 +150,7 @@ def test_acks_after_a_kill_are_kept_for_messages_that_are_not_popped_again_yet(t
         await send(peer, "0", "1", "2", "3")
         claimed.extend(await pop(peer))
         await peer.tables.save_offsets()
-        shutil.copytree(settings.store_root, image / "store")
+        copy_of_live_store(settings.store_root, image / "store")
 
     async def after(peer: Peer) -> None:
         assert (await ack(peer, claimed[1])).code == 0
@@ -178,7 +183,7 @@ def test_stored_claim_of_messages_that_are_popped_again_is_not_revived(tmp_path:
 
         offsets = (settings.store_root / "config" / "consumerOffset.json").read_bytes()
         await eventually_async(is_stored)
-        shutil.copytree(settings.store_root, image / "store")
+        copy_of_live_store(settings.store_root, image / "store")
         (image / "store" / "config" / "consumerOffset.json").write_bytes(offsets)
 
     async def after(peer: Peer) -> None:
@@ -226,7 +231,7 @@ def test_long_claim_is_stored_and_survives_a_kill(tmp_path: Path) -> None:
         end = store.positions.written
         await eventually_async(lambda: store.positions.confirmed > end)  # the ack is recorded
         await peer.tables.save_offsets()
-        shutil.copytree(settings.store_root, image / "store")
+        copy_of_live_store(settings.store_root, image / "store")
         # This broker lives on: the claim is revived once, from memory.
         clock.advance(60_000 - STAY_MS)
         assert bodies(await popped_again(peer, clock, 2)) == [b"1", b"2"]

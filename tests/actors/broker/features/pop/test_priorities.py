@@ -184,6 +184,23 @@ def test_retries_of_urgent_messages_are_the_last(tmp_path: Path, probability: in
     with_broker(story, settings_of(tmp_path, pop_from_retry_probability_for_priority=probability))
 
 
+def test_changed_order_applies_to_the_next_pop(tmp_path: Path) -> None:
+    async def story(peer: Peer) -> None:
+        await create_topic(peer)
+        for priority in (0, 3, 3):
+            await send(peer, priority, str(priority))
+        [urgent] = await pop(peer, max_msg_nums=1)
+        assert urgent.body == b"3"
+        assert (await change(peer, urgent, 10)).code == 0
+        await eventually_async(lambda: peer.broker.describe()["pop_revived"] == 1)
+        change_of_order = {"priority_order_asc": False, "pop_from_retry_probability_for_priority": 100}
+        peer.broker.live.update(change_of_order)
+        found = [*await pop(peer, max_msg_nums=1), *await pop(peer, max_msg_nums=1)]
+        assert bodies(found) == [b"3", b"0"]  # the retry, then the queue that was the last
+
+    with_broker(story, settings_of(tmp_path))
+
+
 def test_factor_of_a_group_lets_other_priorities_be_first(tmp_path: Path) -> None:
     async def story() -> None:
         async with serving(settings_of(tmp_path), rng=random.Random(7)) as peer:
