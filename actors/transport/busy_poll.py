@@ -7,8 +7,9 @@ loop calls sched_yield between polls, so that other threads that are ready to ru
 If several requests arrive together, polling only takes time from the processors: peers with more than one
 request in flight do not wait for a single response, and requests that arrive while the loop sleeps share the
 next turn. If requests arrive much later, as from a gateway whose client has to send them first, polling takes
-time from these processes. So the loop polls only after `_ALONE_TURNS` turns with one request each that
-arrived within `_LATE_RATIO` times the time of polling.
+time from these processes. So the loop polls only while most requests arrive alone and within `_LATE_RATIO`
+times the time of polling. Single late ones change nothing: a peer whose topic is on several brokers sends to
+each of them in turn.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import os
 from store.common.clock import Clock
 
 _NS_PER_US = 1_000
-_ALONE_TURNS = 2
+_SOON_MIN, _SOON_MAX = 2, 4
 _LATE_RATIO = 3  # a request that finds the loop asleep arrives later, by the time of wake-ups
 
 
@@ -32,7 +33,7 @@ class BusyPoll:
         self._for_ns = for_us * _NS_PER_US
         self._until_ns = 0
         self._is_polling = False
-        self._alone = 0
+        self._soon = 0  # requests that arrived alone and soon, less those that were late
         self._ended_ns = 0
 
     def stop(self) -> None:
@@ -43,16 +44,19 @@ class BusyPoll:
         """Record that requests arrived; `is_alone` if it is one request, the first of this turn."""
         if self._for_ns:
             waited_ns = self._clock.monotonic_ns() - self._ended_ns
-            if not is_alone or waited_ns > _LATE_RATIO * self._for_ns:
-                self._alone = -1
+            if not is_alone:
+                self._soon = 0
+            elif waited_ns > _LATE_RATIO * self._for_ns:
+                self._soon = max(self._soon - 1, 0)
+            else:
+                self._soon = min(self._soon + 1, _SOON_MAX)
 
     def after_turn(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Start polling if this turn and those before it had one request each; a turn has just ended."""
+        """Start polling if most requests arrive alone and soon; a turn has just ended."""
         if not self._for_ns:
             return
-        self._alone += 1
         self._ended_ns = self._clock.monotonic_ns()
-        if self._alone < _ALONE_TURNS:
+        if self._soon < _SOON_MIN:
             return
         self._until_ns = self._ended_ns + self._for_ns
         if not self._is_polling:
