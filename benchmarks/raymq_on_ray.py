@@ -31,7 +31,14 @@ class RayMQOnRay(Deployment):
     """A cluster of one nameserver, one rebalancer and one broker, or a master and a slave, as Ray actors."""
 
     def __init__(
-        self, root: Path, flush: str, replication: str = "", *, has_gateway: bool = False, brokers: int = 1
+        self,
+        root: Path,
+        flush: str,
+        replication: str = "",
+        *,
+        has_gateway: bool = False,
+        brokers: int = 1,
+        lake_freshness_s: float | None = None,
     ) -> None:
         """Store the arguments; `start` starts the cluster.
 
@@ -41,6 +48,7 @@ class RayMQOnRay(Deployment):
             replication: async or sync for a master with one slave; empty for one broker.
             has_gateway: start a gateway, too.
             brokers: number of brokers, broker-a, broker-b, …; the properties are those of the first.
+            lake_freshness_s: run a lake of all topics, whose rounds begin after this time; None for no lake.
         """
         self._root = root
         self._file = root / "topology.yaml"
@@ -48,6 +56,7 @@ class RayMQOnRay(Deployment):
         self._replication = replication
         self._has_gateway = has_gateway
         self._brokers = brokers
+        self._lake_freshness_s = lake_freshness_s
         self._actors: Mapping[str, Mapping[str, Any]] = {}
 
     @property
@@ -76,6 +85,11 @@ class RayMQOnRay(Deployment):
         record = read_record(self._root)
         assert record is not None, "Ray was not started"
         return [process.pid for process in marked_processes(record.mark)]
+
+    @property
+    def warehouse(self) -> Path:
+        """Directory of the lake's tables."""
+        return self._root / "lake"
 
     @property
     def gateway_address(self) -> str:
@@ -119,6 +133,9 @@ class RayMQOnRay(Deployment):
             "brokers": [{"name": f"broker-{chr(ord('a') + n)}", **broker} for n in range(self._brokers)],
             "rebalancers": [{"listen_port": 0}],
             "gateways": [{"listen_port": 0}] if self._has_gateway else [],
+            "lakes": []
+            if self._lake_freshness_s is None
+            else [{"topics": ["*"], "freshness_s": self._lake_freshness_s}],
             "ray": {
                 "address": "new",
                 "port": free_port(0),
