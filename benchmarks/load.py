@@ -14,7 +14,7 @@ import psutil
 from actors.transport.clients.blocking import BlockingConnection
 from actors.wire.codes import RayMQRequestCode, RequestCode, ResponseCode
 from actors.wire.command import RemotingCommand
-from benchmarks.processes import anonymous_bytes
+from benchmarks.processes import anonymous_bytes, cpu_seconds
 from cluster.client import Admin
 from tests.compat.build import JavaKit
 from tests.compat.processes import Program
@@ -213,9 +213,4 @@ def _cpu_spent(servers: Sequence[int], client_pid: int) -> _CpuSpent:
     busy_s = sum(machine) - machine.idle - machine.iowait
     client = psutil.Process(client_pid)
     clients = [client.pid, *(child.pid for child in client.children(recursive=True))]
-    return _CpuSpent(busy_s, sum(map(_cpu_s, servers)), sum(map(_cpu_s, clients)))
-
-
-def _cpu_s(pid: int) -> float:
-    times = psutil.Process(pid).cpu_times()
-    return float(times.user + times.system)
+    return _CpuSpent(busy_s, sum(map(cpu_seconds, servers)), sum(map(cpu_seconds, clients)))

@@ -17,13 +17,11 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
-
-import psutil
 
 from benchmarks.comparison import run_comparison
 from benchmarks.load import LOADS, TOPIC, Figures, LoadFailed, run_load
+from benchmarks.processes import cpu_seconds
 from benchmarks.raymq_on_ray import RayMQOnRay, TopologyFailed
 from cluster.client import Admin
 from tests.compat.build import CLIENT, JavaKit, java_kit
@@ -95,20 +93,13 @@ def _idle(cluster: RayMQOnRay, count: int) -> dict[str, float]:
     actors = list(cluster.actor_pids.values())
     everything = cluster.ray_pids
     time.sleep(IDLE_S / 4)  # the start has ended
-    before = {pid: _cpu_s(pid) for pid in everything}
+    before = {pid: cpu_seconds(pid) for pid in everything}
     time.sleep(IDLE_S)
-    spent = {pid: (_cpu_s(pid) - before[pid]) * 100 / IDLE_S for pid in everything}
+    spent = {pid: (cpu_seconds(pid) - before[pid]) * 100 / IDLE_S for pid in everything}
     return {
         f"idle actors, % of {count}": sum(spent[pid] for pid in actors),
         f"idle with Ray, % of {count}": sum(spent.values()),
     }
-
-
-def _cpu_s(pid: int) -> float:
-    with suppress(psutil.NoSuchProcess):
-        times = psutil.Process(pid).cpu_times()
-        return float(times.user + times.system)
-    return 0.0
 
 
 if __name__ == "__main__":

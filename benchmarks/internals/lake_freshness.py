@@ -1,11 +1,11 @@
 """How far a lake is behind its topic, and what it takes from a producer.
 
-    uv run python -m benchmarks.lake_freshness [--rate 20000] [--seconds 60] [--rounds 1] [--json]
+    uv run python -m benchmarks.internals.lake_freshness [--rate 20000] [--seconds 60] [--rounds 1] [--json]
 
-For each `freshness_s`, a cluster of one broker and one lake on Ray gets messages of 128 bytes at `--rate`, and the
-age of the oldest message that is not in the table is read twice a second. The greatest age after the first two
-rounds of the lake counts. Then RocketMQ's Java producer runs with 32 threads against a cluster with a lake and one
-without; the figure is the ratio of the rates, with the CPU time of the lake.
+For each `freshness_s`, a cluster of one broker and one lake on Ray gets messages of 128 bytes at `--rate`,
+and the age of the oldest message that is not in the table is read twice a second. The greatest age after the
+first two rounds of the lake counts. Then RocketMQ's Java producer runs with 32 threads against a cluster with
+a lake and one without; the figure is the ratio of the rates, with the CPU time of the lake.
 """
 
 from __future__ import annotations
@@ -45,7 +45,9 @@ LOOK_S = 0.5
 
 def main() -> int:
     """Run the measurements and print their results. Return the exit code."""
-    parser = argparse.ArgumentParser(prog="benchmarks.lake_freshness", description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(
+        prog="benchmarks.internals.lake_freshness", description=__doc__.splitlines()[0]
+    )
     parser.add_argument("--rate", type=int, default=20_000, help="messages per second")
     parser.add_argument("--seconds", type=int, default=90, help="duration of the load for each freshness_s")
     parser.add_argument(
