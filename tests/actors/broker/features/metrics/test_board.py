@@ -25,7 +25,9 @@ OF_LAKES = {
     "raymq_lake_behind_seconds",
     "raymq_lake_failed_rounds_total",
     "raymq_lake_failures",
+    "raymq_lake_files",
     "raymq_lake_lost_messages",
+    "raymq_lake_rows",
 }
 """Metrics of the processes of lakes only."""
 _METRIC = re.compile(r"\b(?:rocketmq|raymq)_\w+")
@@ -53,6 +55,12 @@ def test_all_metrics_of_rocketmq_exist_on_its_page() -> None:
     page = ROCKETMQ.read_text()
     missing = {name for name in used() if name.startswith("rocketmq_") and f"# TYPE {name} " not in page}
     assert missing == RARE
+
+
+def test_board_shows_the_tables_of_lakes_by_topic() -> None:
+    shown = " ".join(board_expressions())
+    missing = {name for name in OF_LAKES if name not in shown}
+    assert missing == {"raymq_lake_failed_rounds_total"}, "it has no topic, and an alert"
 
 
 def test_board_has_unique_ids_and_places() -> None:
