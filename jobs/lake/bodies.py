@@ -7,10 +7,11 @@ It is a property of the table, so that all writers decode the bodies in the same
 from __future__ import annotations
 
 import json
-import re
 from dataclasses import asdict, dataclass
+from functools import cached_property
 
 import pyarrow as pa
+import pyparsing as pp
 
 from jobs.job_errors import OptionInvalid
 from jobs.option_values import as_choice
@@ -35,7 +36,7 @@ _TYPES = {
     "timestamp_ntz": pa.timestamp("us"),
 }
 """Iceberg has no integers of less than 32 bits."""
-_TOKEN = re.compile(r"\s*([A-Za-z_]\w*|`[^`]+`|[0-9]+|[<>(),:])")
+DIGITS_MAX = 38
 
 
 @dataclass(frozen=True)
@@ -57,10 +58,15 @@ class LakeBodies:
         check_available(self.format, self.avro_schema)
         _ = self.fields
 
-    @property
+    @cached_property
     def fields(self) -> pa.Schema:
         """Names and types of the columns."""
-        return pa.schema(_Ddl(self.schema).fields())
+        try:
+            return pa.schema(list(_COLUMNS.parse_string(self.schema, parse_all=True)))
+        except (pp.ParseBaseException, RecursionError) as error:
+            raise OptionInvalid(
+                f"schema={self.schema!r} is invalid: {error}. Give columns such as 'id BIGINT, name STRING'"
+            ) from error
 
     def decoder(self) -> BodyDecoder:
         """Return a decoder of bodies."""
@@ -76,93 +82,41 @@ class LakeBodies:
         return cls(**json.loads(text))
 
 
-class _Ddl:
-    """Parses the columns of a Spark DDL text."""
+def _grammar() -> pp.ParserElement:
+    """Return the parser of the columns of a Spark DDL text, whose results are Arrow fields."""
+    kind = pp.Forward()
+    name = (pp.Regex(r"[A-Za-z_]\w*") | pp.QuotedString("`")).set_name("the name of a column")
+    column = (name - pp.Opt(pp.Suppress(":")) + kind).set_parse_action(lambda found: pa.field(*found))
+    columns = pp.DelimitedList(column)
+    columns.add_condition(_has_unique_names, message="a column is there twice", fatal=True)
 
-    def __init__(self, text: str) -> None:
-        self._text = text
-        self._place = 0
+    def generic(word: str, arguments: pp.ParserElement) -> pp.ParserElement:
+        return pp.CaselessKeyword(word).suppress() - pp.Suppress("<") - arguments - pp.Suppress(">")
 
-    def fields(self) -> list[pa.Field]:
-        """Return the columns. Raises `OptionInvalid`."""
-        found = self._fields(end="")
-        names = [each.name.lower() for each in found]
-        if len(set(names)) != len(names):
-            raise self._invalid("a column is there twice")
-        return found
-
-    def _fields(self, end: str) -> list[pa.Field]:
-        found = []
-        while True:
-            name = self._next().strip("`")
-            if not name or not (name[0].isalpha() or name[0] == "_"):
-                raise self._invalid("a column needs a name")
-            if self._peek() == ":":
-                self._next()
-            found.append(pa.field(name, self._type()))
-            following = self._next()
-            if following == end:
-                return found
-            if following != ",":
-                raise self._invalid(f"{following or 'its end'} is unexpected")
-
-    def _type(self) -> pa.DataType:
-        name = self._next().lower()
-        if name == "array":
-            return pa.list_(self._arguments("<", ">", 1)[0])
-        if name == "map":
-            return pa.map_(*self._arguments("<", ">", 2))
-        if name == "struct":
-            self._expect("<")
-            return pa.struct(self._fields(end=">"))
-        if name in ("decimal", "numeric"):
-            return self._decimal()
-        if name not in _TYPES:
-            raise self._invalid(
-                f"{name or 'its end'} is no type; the types are {', '.join(_TYPES)}, decimal,"
-                " array, map and struct"
-            )
-        return _TYPES[name]
-
-    def _decimal(self) -> pa.DataType:
-        if self._peek() != "(":
-            return pa.decimal128(10, 0)
-        self._expect("(")
-        precision = self._next()
-        self._expect(",")
-        scale = self._next()
-        self._expect(")")
-        if not (precision.isdecimal() and scale.isdecimal() and int(scale) <= int(precision) <= 38):
-            raise self._invalid("give decimal(PRECISION, SCALE) with at most 38 digits")
-        return pa.decimal128(int(precision), int(scale))
-
-    def _arguments(self, begin: str, end: str, count: int) -> list[pa.DataType]:
-        self._expect(begin)
-        found = [self._type()]
-        for _ in range(count - 1):
-            self._expect(",")
-            found.append(self._type())
-        self._expect(end)
-        return found
-
-    def _expect(self, token: str) -> None:
-        if (found := self._next()) != token:
-            raise self._invalid(f"{found or 'its end'} is unexpected instead of {token}")
-
-    def _peek(self) -> str:
-        found = _TOKEN.match(self._text, self._place)
-        return found[1] if found else ""
-
-    def _next(self) -> str:
-        found = _TOKEN.match(self._text, self._place)
-        if found is None:
-            if self._text[self._place :].strip():
-                raise self._invalid(f"{self._text[self._place :].strip()[0]!r} is unexpected")
-            return ""
-        self._place = found.end()
-        return found[1]
-
-    def _invalid(self, reason: str) -> OptionInvalid:
-        return OptionInvalid(
-            f"schema={self._text!r} is invalid: {reason}. Give columns such as 'id BIGINT, name STRING'"
+    digits = pp.Suppress("(") - pp.common.integer - pp.Suppress(",") - pp.common.integer - pp.Suppress(")")
+    decimal = pp.one_of("decimal numeric", caseless=True, as_keyword=True).suppress() + pp.Opt(digits)
+    kind <<= (
+        pp.one_of(list(_TYPES), caseless=True, as_keyword=True).add_parse_action(
+            lambda found: _TYPES[found[0]]
         )
+        | decimal.add_parse_action(_decimal)
+        | generic("array", kind).add_parse_action(lambda found: pa.list_(found[0]))
+        | generic("map", kind - pp.Suppress(",") - kind).add_parse_action(lambda found: pa.map_(*found))
+        | generic("struct", columns).add_parse_action(lambda found: pa.struct(list(found)))
+    ).set_name(f"one of the types {', '.join(_TYPES)}, decimal, array, map, struct")
+    return columns
+
+
+def _has_unique_names(found: pp.ParseResults) -> bool:
+    names = [each.name.lower() for each in found]
+    return len(set(names)) == len(names)
+
+
+def _decimal(found: pp.ParseResults) -> pa.DataType:
+    precision, scale = found or (10, 0)
+    if not scale <= precision <= DIGITS_MAX or not precision:
+        raise pp.ParseFatalException(f"decimal({precision}, {scale}) needs 1 to {DIGITS_MAX} digits")
+    return pa.decimal128(precision, scale)
+
+
+_COLUMNS = _grammar()

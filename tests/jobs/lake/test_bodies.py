@@ -44,15 +44,18 @@ def test_schema_text_has_sparks_types() -> None:
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("", "a column needs a name"),
-        ("id", "its end is no type"),
-        ("id NUMBER", "number is no type"),
-        ("id BIGINT name", "name is unexpected"),
-        ("id BIGINT,", "a column needs a name"),
-        ("id ARRAY<INT", "its end is unexpected instead of >"),
-        ("id DECIMAL(50, 2)", "at most 38 digits"),
+        ("", "Expected the name of a column"),
+        ("id", "Expected one of the types boolean, .*, struct, found end of text"),
+        ("id NUMBER", "Expected one of the types .*, found 'NUMBER'"),
+        ("id BIGINT name", "Expected end of text, found 'name'"),
+        ("id BIGINT,", "Expected end of text, found ','"),
+        ("id ARRAY<INT", "Expected '>', found end of text"),
+        ("id DECIMAL(50, 2)", "needs 1 to 38 digits"),
+        ("id DECIMAL(0, 0)", "needs 1 to 38 digits"),
+        ("id DECIMAL(5", "Expected ',', found end of text"),
+        ("s STRUCT<a INT, A INT>", "a column is there twice"),
         ("id INT, ID STRING", "a column is there twice"),
-        ("id INT; DROP", "';' is unexpected"),
+        ("id INT; DROP", "Expected end of text, found ';'"),
     ],
 )
 def test_schema_text_that_is_invalid_is_refused(text: str, reason: str) -> None:
