@@ -13,7 +13,6 @@ See docs/store-format.md#lite-index.
 
 from __future__ import annotations
 
-import re
 from array import array
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -32,6 +31,7 @@ from store.kernels import units as kernel
 from store.lite.names import DROPPED, LITE, SEPARATOR, LiteNames, NameEntry
 from store.lite.units import UNITS_PER_FILE, LiteUnit, LiteUnits
 from store.message.hosts import V4_BYTES, V6_BYTES
+from store.message.lite_topics import is_valid_name
 from store.message.properties import MessageConst
 from store.message.record import STORE_TIMESTAMP, SYS_FLAG, body_of, record_properties
 from store.message.sys_flag import BORN_HOST_V6
@@ -39,13 +39,11 @@ from store.message.validate import LMQ_TOPIC_PREFIX
 
 _log = get_logger(__name__)
 
-NAME_BYTES_MAX: Final = 64
 CHAIN_BYTES_MAX: Final = 16 << 20
 """Of the unit numbers of the lite topics that were read last."""
 _CHAIN_BYTES: Final = 200
 _TOPICS_MAX: Final = 100_000
 _OFFSET_MAX: Final = DROPPED - 1
-_VALID: Final = re.compile(rf"[A-Za-z0-9_-]{{1,{NAME_BYTES_MAX}}}")
 _DISPATCH: Final = f"\x02{MessageConst.INNER_MULTI_DISPATCH}\x01".encode()
 _NUMBER: Final = f"\x02{MessageConst.INNER_MULTI_QUEUE_OFFSET}\x01".encode()
 _LMQ: Final = f"{LMQ_TOPIC_PREFIX}{SEPARATOR}"
@@ -60,11 +58,6 @@ class LiteMessage(NamedTuple):
     size: int
     stored_ms: int
     """When it was stored, to the second."""
-
-
-def is_valid_name(name: str) -> bool:
-    """Return True if a lite topic may have this name."""
-    return _VALID.fullmatch(name) is not None
 
 
 def lmq_name(topic: str, name: str) -> str:

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping
 from enum import StrEnum
 from typing import Any, Final, NamedTuple
 
+import orjson
+
+from actors.wire.bodies.pops import ORDER_COUNTS
 from actors.wire.codes import ResponseCode
 from actors.wire.command import Buffer
 from actors.wire.header import FrameText, Group, Header, Int, Long, Name, Topic
 from actors.wire.json_fields import get_object, get_objects, get_str, load_request
 from actors.wire.remoting_errors import Refused
+from store.message.fetched import decode_all
+from store.message.message import MessageExt
+from store.message.pop_records import NORMAL, Receipt
+from store.message.properties import MessageConst
 
 _SYNC_VALUES_MAX: Final = 200_000
 
@@ -30,7 +37,11 @@ class SyncAction(StrEnum):
 
 
 class PopLiteHeader(Header):
-    """Header of POP_LITE_MESSAGE (200070); `topic` is that of all lite topics. Times are in ms."""
+    """Header of POP_LITE_MESSAGE (200070); `topic` is that of all lite topics. Times are in ms.
+
+    RayMQ's clients set `needs_subscription`: a broker that does not know the client, because it has just
+    started, refuses the pop with SUBSCRIPTION_NOT_EXIST, and the client synchronizes its subscriptions.
+    """
 
     client_id: Name
     consumer_group: Group
@@ -40,6 +51,7 @@ class PopLiteHeader(Header):
     poll_time: Long
     born_time: Long = 0
     attempt_id: Name = ""
+    needs_subscription: bool = False
 
 
 class PopLiteResponse(Header):
@@ -106,9 +118,43 @@ class SyncEntry(NamedTuple):
     client_id: str
     group: str
     topic: str
-    names: Sequence[str]
-    option: tuple[str, int] | None
+    names: Collection[str] = ()
+    option: tuple[str, int] | None = None
     """Type and value of the offset option."""
+
+
+def popped_lite_messages(
+    ext: Mapping[str, str], body: Buffer, broker_name: str, *, decompresses: bool = True
+) -> list[MessageExt]:
+    """Return the messages in the response to POP_LITE_MESSAGE, each with its receipt as property POP_CK.
+
+    Their queue offsets are those of their lite topics. See `popped_messages`.
+    """
+    messages = decode_all(body, broker_name, decompresses=decompresses)
+    counts = [each.rpartition(" ")[2] for each in ext.get(ORDER_COUNTS, "").split(";")]
+    if len(counts) != len(messages):
+        counts = ["0"] * len(messages)
+    for message, count in zip(messages, counts, strict=True):
+        message.queue_offset = int(message.properties[MessageConst.INNER_MULTI_QUEUE_OFFSET])
+        message.reconsume_times += int(count)
+        receipt = Receipt(
+            0, int(ext["popTime"]), int(ext["invisibleTime"]), int(ext["reviveQid"]), NORMAL, broker_name, 0,
+            message.queue_offset,
+        )  # fmt: skip
+        message.properties[MessageConst.POP_CK] = receipt.encode()
+    return messages
+
+
+def encode_sync(entry: SyncEntry) -> bytes:
+    """Return the body of LITE_SUBSCRIPTION_CTL with one entry."""
+    fields = {
+        "action": entry.action, "clientId": entry.client_id, "group": entry.group, "topic": entry.topic,
+        "liteTopicSet": list(entry.names), "version": 0,
+    }  # fmt: skip
+    if entry.option is not None:
+        kind, value = entry.option
+        fields["offsetOption"] = {"type": kind, "value": value}
+    return orjson.dumps({"subscriptionSet": [fields]})
 
 
 def decode_sync(body: Buffer) -> list[SyncEntry]:

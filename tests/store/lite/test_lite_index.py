@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from store.lite.lite_index import is_valid_name
+from store.message.lite_topics import consistent_hash, is_valid_name, lite_topic_queue
 from store.tools.rebuild import rebuild
 from store.tools.verify import verify
 from tests.store.checkpoints import make_checkpoint
@@ -207,6 +207,14 @@ def test_record_that_is_no_lite_message_is_skipped(lite_stores: Any, case: str) 
 def test_names_have_letters_digits_and_dashes() -> None:
     assert all(map(is_valid_name, ("a", "A-1_b", "x" * 64)))
     assert not any(map(is_valid_name, ("", "a$b", "a b", "a%b", "a.b", "x" * 65, "ä", "a\n")))
+
+
+def test_lite_topics_have_the_queues_that_rocketmq_gives_them() -> None:
+    """Values of Guava's tests."""
+    numbers = (10863919174838991, 2016238256797177309, 1673758223894951030)
+    assert [consistent_hash(each, 11) for each in numbers] == [6, 3, 5]
+    assert [consistent_hash(each, 100_001) for each in (2, 2201, 2202)] == [80343, 22152, 15018]
+    assert lite_topic_queue("zzzzzz", 8) == consistent_hash((1 << 64) - 685_785_664, 8)  # a negative hash
 
 
 def test_store_of_rocketmq_with_lite_queues_is_opened_and_checked(lite_stores: Any, stores: Any) -> None:

@@ -19,8 +19,8 @@ from actors.broker.core.metadata.topics import Topics
 from actors.broker.features.lite.subscriptions import LiteGroup
 from actors.wire.codes import ResponseCode
 from actors.wire.remoting_errors import Refused
-from store.lite.lite_index import NAME_BYTES_MAX, is_valid_name
 from store.message.group_config import SubscriptionGroupConfig
+from store.message.lite_topics import NAME_BYTES_MAX, is_valid_name
 from store.message.topic_config import TopicConfig
 
 

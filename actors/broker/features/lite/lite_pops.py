@@ -153,7 +153,8 @@ class LitePops:
     def pop(self, context: RequestContext) -> None:
         """Handle POP_LITE_MESSAGE: respond with messages of the client's lite topics, or hold the request.
 
-        Raises Refused if a field is out of range, or the topic or group is not for lite topics.
+        Raises Refused if a field is out of range, the topic or group is not for lite topics, or the client is
+        unknown and needs a subscription.
         """
         header: PopLiteHeader = context.header
         self._check_serving()
@@ -166,6 +167,12 @@ class LitePops:
         check_invisible_ms(header.invisible_time, self._settings)
         self._groups.topic(header.topic)
         self._groups.for_consuming(header.consumer_group, header.topic)
+        known = self._sessions.subscriptions.client(header.consumer_group, header.client_id)
+        if known is None and header.needs_subscription:
+            raise Refused(
+                ResponseCode.SUBSCRIPTION_NOT_EXIST,
+                f"client {header.client_id!r} has no lite subscription here: synchronize it",
+            )
         wait_ms = min(max(header.poll_time, 0), self._settings.max_hold_ms)
         self._serve(LitePop(context, self, header, self._clock, wait_ms))
 

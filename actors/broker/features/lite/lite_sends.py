@@ -11,7 +11,8 @@ from actors.broker.core.sending.interceptors import SendDraft
 from actors.broker.core.sending.stored_properties import without
 from actors.wire.codes import ResponseCode
 from actors.wire.remoting_errors import Refused
-from store.lite.lite_index import NAME_BYTES_MAX, LiteIndex, is_valid_name, lmq_name
+from store.lite.lite_index import LiteIndex, lmq_name
+from store.message.lite_topics import NAME_BYTES_MAX, is_valid_name
 from store.message.priority import overruled_by
 from store.message.properties import MessageConst, decode_properties
 from store.message.validate import DLQ_TOPIC_PREFIX, RETRY_TOPIC_PREFIX

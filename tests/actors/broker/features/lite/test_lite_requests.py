@@ -217,12 +217,16 @@ def test_session_continues_after_a_restart(tmp_path: Path) -> None:
         await ack(peer, messages[0])
 
     async def after(peer: Peer) -> None:
+        refused = await pop_response(peer, needsSubscription="true")
+        assert refused.code == ResponseCode.SUBSCRIPTION_NOT_EXIST
         waiting = asyncio.create_task(pop_response(peer, pollTime=HOLD_MS))
         await peer.until_held(1)
         await sync(peer, "COMPLETE_ADD", "a", client=CLIENT)
         messages = received(await waiting)
         assert [(each.offset, each.count) for each in messages] == [(1, 0), (2, 0)]
         assert [each.body for each in messages] == [b"1", b"2"]
+        again = await pop_response(peer, needsSubscription="true")
+        assert again.code == ResponseCode.POLLING_TIMEOUT
 
     with_broker(before, settings)
     with_broker(after, settings)
