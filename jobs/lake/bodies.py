@@ -17,7 +17,10 @@ from jobs.job_errors import OptionInvalid
 from jobs.option_values import as_choice
 from jobs.reading.bodies.body_decoder import BodyDecoder, check_available
 from jobs.reading.row_filters import PERMISSIVE
+from jobs.reading.table_files import TABLE_COLUMNS
 
+REASON = "reason"
+"""The column of a table of errors that says why the body cannot be decoded."""
 FORMATS = ("json", "msgpack", "avro")
 _TYPES = {
     "boolean": pa.bool_(),
@@ -62,11 +65,17 @@ class LakeBodies:
     def fields(self) -> pa.Schema:
         """Names and types of the columns."""
         try:
-            return pa.schema(list(_COLUMNS.parse_string(self.schema, parse_all=True)))
+            found = pa.schema(list(_COLUMNS.parse_string(self.schema, parse_all=True)))
         except (pp.ParseBaseException, RecursionError) as error:
             raise OptionInvalid(
                 f"schema={self.schema!r} is invalid: {error}. Give columns such as 'id BIGINT, name STRING'"
             ) from error
+        if taken := {*TABLE_COLUMNS.values(), REASON}.intersection(map(str.lower, found.names)):
+            raise OptionInvalid(
+                f"schema={self.schema!r} is invalid: each message has a column {min(taken)} already. Give it"
+                " another name"
+            )
+        return found
 
     def decoder(self) -> BodyDecoder:
         """Return a decoder of bodies."""
@@ -80,6 +89,17 @@ class LakeBodies:
     def from_json(cls, text: str) -> LakeBodies:
         """Return the object that `to_json` wrote."""
         return cls(**json.loads(text))
+
+
+def bodies_of(schema: str | None, body_format: str, avro_schema: str) -> LakeBodies | None:
+    """Return how bodies are decoded; None without a schema. Raises `OptionInvalid`."""
+    if schema is not None:
+        return LakeBodies(schema, body_format, avro_schema)
+    if body_format != FORMATS[0] or avro_schema:
+        raise OptionInvalid(
+            "the format of bodies is given, but no schema: give the columns, such as 'id BIGINT, name STRING'"
+        )
+    return None
 
 
 def _grammar() -> pp.ParserElement:

@@ -50,7 +50,7 @@ from pyiceberg.types import (
 )
 
 from jobs.job_errors import CommitConflict, LakeInvalid, LakeUnavailable, OptionInvalid
-from jobs.lake.bodies import LakeBodies
+from jobs.lake.bodies import REASON, LakeBodies
 from jobs.lake.catalogs import ERRORS_SUFFIX, lake_errors, table_name
 from jobs.reading.table_files import TABLE_COLUMNS
 from store.message.message_queue import MessageQueue
@@ -59,7 +59,7 @@ TOPIC, ERRORS_OF = "raymq.topic", "raymq.errors-of"
 BODIES = "raymq.bodies"
 OFFSETS, GAPS, COMMIT, STATE = "raymq.offsets", "raymq.gaps", "raymq.commit", "raymq.state"
 
-STORE_TIME, BODY, REASON = "store_time", "body", "reason"
+STORE_TIME, BODY = "store_time", "body"
 _SCHEMA = Schema(
     NestedField(1, "broker", StringType()),
     NestedField(2, "queue", IntegerType()),
@@ -73,7 +73,6 @@ _SCHEMA = Schema(
     NestedField(10, "properties", MapType(11, StringType(), 12, StringType(), value_required=False)),
 )
 """The columns of each message. The body, or the decoded columns, follow."""
-MESSAGE_COLUMNS = tuple(each.name for each in _SCHEMA.fields)
 _BY_DAY = PartitionSpec(PartitionField(5, 1000, DayTransform(), f"{STORE_TIME}_day"))
 READ_COLUMNS = {column: name for name, column in TABLE_COLUMNS.items()}
 """Column of the table → column of `read_queue` (`jobs.reading.schema`)."""
@@ -154,29 +153,20 @@ class LakeTable:
         catalog: Catalog,
         namespace: str,
         topic: str,
-        fields: pa.Schema | None = None,
         suffix: str = "",
         bodies: LakeBodies | None = None,
     ) -> LakeTable:
         """Return the table of a topic; create it, or add the columns that it lacks.
 
-        `fields` are columns in place of the body; `suffix` is that of `find`. `bodies` let all later rounds
-        decode the bodies into columns. Raises `OptionInvalid` if they are not possible, and as `find` does.
+        `suffix` is that of `find`. `bodies` let all later rounds decode the bodies into columns. Raises
+        `OptionInvalid` if the table has columns of other types, and as `find` does.
         """
         found = cls.find(catalog, namespace, topic, suffix)
         if bodies is None and found is not None:
             bodies = found.bodies
-        if bodies is not None:
-            fields = bodies.fields
-        columns = pa.schema([(BODY, pa.binary())]) if fields is None else fields
+        columns = pa.schema([(BODY, pa.binary())]) if bodies is None else bodies.fields
         if suffix:
             columns = columns.append(pa.field(REASON, pa.string()))
-        names = () if fields is None else fields.names
-        if taken := [each for each in names if each.lower() in (*MESSAGE_COLUMNS, BODY, REASON)]:
-            raise OptionInvalid(
-                f"the schema of the bodies has the fields {', '.join(taken)}, which are columns of messages:"
-                " give the fields other names"
-            )
         if found is None:
             properties = {**_PROPERTIES, (ERRORS_OF if suffix else TOPIC): topic}
             name = (namespace, table_name(topic) + suffix)

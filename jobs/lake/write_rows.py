@@ -22,9 +22,9 @@ from pyiceberg.io import FileIO, load_file_io
 
 from cluster.client.config import MIB
 from jobs.job_errors import MissingRange
-from jobs.lake.bodies import LakeBodies
+from jobs.lake.bodies import REASON, LakeBodies
 from jobs.lake.catalogs import lake_errors
-from jobs.lake.lake_table import BODY, READ_COLUMNS, REASON, STORE_TIME
+from jobs.lake.lake_table import BODY, READ_COLUMNS, STORE_TIME
 from jobs.reading.chunk import QUEUE_OFFSET
 from jobs.reading.reader import SplitsReader
 from jobs.reading.schema import BODY_ERROR

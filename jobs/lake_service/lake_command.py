@@ -203,7 +203,7 @@ def backfill(
     the cluster writes to the same table.
     """
     with _lake(warehouse, catalog, namespace) as opened, progress_bar(f"writing {topic}") as progress:
-        from jobs.lake.bodies import LakeBodies
+        from jobs.lake.bodies import bodies_of
         from jobs.lake.lake_table import LakeTable
         from jobs.lake.round import RoundOptions, stored_queues
         from jobs.reading.describe import describe_topic
@@ -217,7 +217,7 @@ def backfill(
             has_broker=store is None, accept_loss=accept_loss, messages_max=BACKFILL_MESSAGES
         )
         avro = avro_schema.read_text() if avro_schema else ""
-        bodies = None if schema is None else LakeBodies(schema, body_format, avro)
+        bodies = bodies_of(schema, body_format, avro)
         table = LakeTable.create(opened, namespace, topic, bodies=bodies)
         with _engine(engine) as chosen:
             result = _write_all(table, find, chosen, options, progress)

@@ -125,7 +125,8 @@ class LakeRounds:
         self.rounds += 1
         try:
             self._catalog = self._catalog or open_catalog(self._settings.lake)
-            table = LakeTable.create(self._catalog, self._settings.namespace, topic)
+            settings = self._settings
+            table = LakeTable.create(self._catalog, settings.namespace, topic, bodies=settings.bodies)
             result = write_round(table, lambda: states_of(admin, topic), self._engine)
             found = _progress(lake_status(table, None, datetime.now(UTC)))
             self._keep(admin, topic, result.state.offsets)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -10,8 +11,11 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from actors.host.metrics.endpoint import MetricsSettings
+from jobs.lake.bodies import LakeBodies, bodies_of
 from jobs.lake.catalogs import LakeSettings, lake_settings
 
+# It hides a method that pydantic has deprecated.
+warnings.filterwarnings("ignore", 'Field name "schema" in "LakeProcessSettings" shadows', UserWarning)
 _PATTERN = re.compile(r"[%|a-zA-Z0-9_*-]+")
 
 
@@ -40,6 +44,14 @@ class LakeProcessSettings(MetricsSettings):
     """PyIceberg's properties of the catalog; default: SQLite in `<warehouse>/catalog.db`. Secrets are given
     as `file:PATH` or `env:NAME`.
     """
+    schema: str | None = None  # type: ignore[assignment]
+    """Columns in place of the bodies of all these topics, as in `read_queue`: `id BIGINT, name STRING`. More
+    columns may be added later; bodies that cannot be decoded go to the table `<topic>_errors`.
+    """
+    format: Literal["json", "msgpack", "avro"] = "json"
+    """With `schema`, the format of the bodies."""
+    avro_schema: str = ""
+    """With `format: avro`, the schema with which the bodies were written, as JSON."""
     upkeep_interval_s: float = Field(default=3600.0, ge=1, allow_inf_nan=False)
     """Seconds between two upkeeps of a table: at least 8 small files of a day become one (at most 4 at a
     time), snapshots expire, and files that no snapshot has are deleted when they are a day old.
@@ -74,12 +86,17 @@ class LakeProcessSettings(MetricsSettings):
 
     @model_validator(mode="after")
     def _check_lake(self) -> Self:
-        assert self.lake is not None
+        _ = self.lake, self.bodies
         if self.credentials_file is not None and not self.credentials_file.is_absolute():
             raise ValueError(
                 f"credentials_file {self.credentials_file} is a relative path: use an absolute one"
             )
         return self
+
+    @property
+    def bodies(self) -> LakeBodies | None:
+        """How bodies are decoded; None if the tables have them as they are. Raises OptionInvalid."""
+        return bodies_of(self.schema, self.format, self.avro_schema)
 
     @property
     def lake(self) -> LakeSettings:

@@ -63,6 +63,11 @@ def test_lake_gets_a_spec_after_all_other_processes(tmp_path: Path) -> None:
         ({"topics": ["a"], "warehouse": " "}, r"warehouse is empty"),
         ({"topics": ["a"], "group": "g"}, r"lakes\[0\].group: set this with the topology's key: none"),
         ({"topics": ["a"], "credentials_file": "k"}, r"credentials_file k is a relative path"),
+        ({"topics": ["a"], "schema": "id NUMBER"}, r"lakes\[0\]: schema='id NUMBER' .* found 'NUMBER'"),
+        ({"topics": ["a"], "schema": ""}, r"lakes\[0\]: schema='' is invalid: Expected the name"),
+        ({"topics": ["a"], "schema": "id INT", "format": "xml"}, r"lakes\[0\].format: 'xml' is invalid"),
+        ({"topics": ["a"], "schema": "id INT", "format": "avro"}, r"format='avro' needs avroSchema"),
+        ({"topics": ["a"], "format": "msgpack"}, r"lakes\[0\]: the format of bodies is given, but no schema"),
         ({"topics": ["a"], "catalog": "sqlite://"}, r"lakes\[0\].catalog: it must be a mapping"),
     ],
 )  # fmt: skip

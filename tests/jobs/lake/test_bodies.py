@@ -10,7 +10,7 @@ import pytest
 
 from cluster.client import Admin, Producer
 from jobs.job_errors import OptionInvalid
-from jobs.lake.bodies import LakeBodies
+from jobs.lake.bodies import LakeBodies, bodies_of
 from jobs.lake.catalogs import ERRORS_SUFFIX
 from jobs.lake.history import plan_lake_read
 from jobs.lake.lake_table import LakeTable
@@ -56,6 +56,7 @@ def test_schema_text_has_sparks_types() -> None:
         ("s STRUCT<a INT, A INT>", "a column is there twice"),
         ("id INT, ID STRING", "a column is there twice"),
         ("id INT; DROP", "Expected end of text, found ';'"),
+        ("id INT, Offset BIGINT", "has a column offset already"),
     ],
 )
 def test_schema_text_that_is_invalid_is_refused(text: str, reason: str) -> None:
@@ -68,6 +69,9 @@ def test_format_without_its_schema_is_refused() -> None:
         LakeBodies("id BIGINT", "avro")
     with pytest.raises(OptionInvalid, match="format='xml' is unknown"):
         LakeBodies("id BIGINT", "xml")
+    for only_format in (("avro", ""), ("json", AVRO_SCHEMA)):
+        with pytest.raises(OptionInvalid, match="no schema: give the columns"):
+            bodies_of(None, *only_format)
 
 
 @pytest.mark.parametrize("body_format", ["json", "msgpack", "avro"])

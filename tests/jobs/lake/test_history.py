@@ -7,11 +7,11 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
 
 from cluster.client import Admin, MessageQueue
 from jobs.job_errors import DataLoss, FetchFailed, OffsetsInvalid, OptionInvalid
+from jobs.lake.bodies import LakeBodies
 from jobs.lake.catalogs import ERRORS_SUFFIX, LakeSettings, open_catalog
 from jobs.lake.history import plan_lake_read
 from jobs.lake.lake_table import LakeGap, LakeTable
@@ -246,7 +246,7 @@ def test_file_that_is_gone_is_named(tmp_path: Path) -> None:
 
 def test_table_of_decoded_columns_is_read_with_its_errors(tmp_path: Path) -> None:
     catalog = open_catalog(LakeSettings(str(tmp_path)))
-    table = LakeTable.create(catalog, "raymq", TOPIC, pa.schema([("amount", pa.int64())]))
+    table = LakeTable.create(catalog, "raymq", TOPIC, bodies=LakeBodies("amount BIGINT"))
     errors = LakeTable.create(catalog, "raymq", TOPIC, suffix=ERRORS_SUFFIX)
     queue = MessageQueue(TOPIC, "broker-a", 0)
     errors.commit([write_rows(errors, [3, 12], "errors")], {queue: 20}, (), errors.state())

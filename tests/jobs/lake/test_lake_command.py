@@ -115,6 +115,8 @@ def test_backfill_with_a_schema_decodes_bodies_and_counts_errors(orders: Orders,
     assert not list((home / "lake").rglob("*.parquet"))
     invalid = run("backfill", TOPIC, "-n", orders.nameservers, "--schema", "id NUMBER")
     assert (invalid.exit_code, "found 'NUMBER'" in invalid.output) == (2, True)
+    useless = run("backfill", TOPIC, "-n", orders.nameservers, "--format", "avro")
+    assert (useless.exit_code, "but no schema" in useless.output) == (2, True)
 
 
 def test_backfill_of_a_topic_that_does_not_exist_creates_no_table(orders: Orders) -> None:

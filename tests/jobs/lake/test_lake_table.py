@@ -7,12 +7,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
 from pyiceberg.exceptions import CommitStateUnknownException
 from pyiceberg.io.pyarrow import parquet_files_to_data_files
 
 from jobs.job_errors import CommitConflict, LakeInvalid, LakeUnavailable, OptionInvalid
+from jobs.lake.bodies import LakeBodies
 from jobs.lake.catalogs import LakeSettings, open_catalog
 from jobs.lake.lake_table import LakeGap, LakeState, LakeTable, merge_gaps
 from tests.jobs.lake.lake_files import QUEUE, TOPIC, catalog_of, offsets_in, table_of, write_rows
@@ -195,20 +195,16 @@ def test_replaced_files_and_their_offsets_are_committed_together(tmp_path: Path)
 
 def test_later_schema_adds_columns_and_widens_types(tmp_path: Path) -> None:
     catalog = catalog_of(tmp_path)
-    first = LakeTable.create(catalog, "raymq", TOPIC, pa.schema([("id", pa.int32())]))
+    first = LakeTable.create(catalog, "raymq", TOPIC, bodies=LakeBodies("id INT"))
     assert first.arrow_schema.names[-2:] == ["properties", "id"]
     first.commit([write_rows(first, range(10), "one")], {QUEUE: 10}, [], first.state())
-    fields = pa.schema(
-        [("id", pa.int64()), ("name", pa.string()), ("lines", pa.list_(pa.struct([("n", pa.int32())])))]
-    )
-    later = LakeTable.create(catalog, "raymq", TOPIC, fields)
+    bodies = LakeBodies("id BIGINT, name STRING, lines ARRAY<STRUCT<n: INT>>")
+    later = LakeTable.create(catalog, "raymq", TOPIC, bodies=bodies)
     assert later.arrow_schema.names[-3:] == ["id", "name", "lines"]
     later.commit([write_rows(later, range(10, 20), "two")], {QUEUE: 20}, [], later.state())
     assert offsets_in(later) == list(range(20))
     with pytest.raises(OptionInvalid, match=r"does not fit the table raymq\.orders"):
-        LakeTable.create(catalog, "raymq", TOPIC, pa.schema([("name", pa.float64())]))
-    with pytest.raises(OptionInvalid, match="fields Offset, which are columns of messages"):
-        LakeTable.create(catalog, "raymq", TOPIC, pa.schema([("Offset", pa.int64())]))
+        LakeTable.create(catalog, "raymq", TOPIC, bodies=LakeBodies("name DOUBLE"))
 
 
 def test_table_of_another_topic_is_refused(tmp_path: Path) -> None:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from jobs.job_errors import CommitConflict
 from jobs.lake import upkeep
+from jobs.lake.bodies import LakeBodies
 from jobs.lake.lake_table import LakeGap, LakeTable
 from jobs.lake.upkeep import compact, expire, remove_orphans
 from tests.jobs.lake.lake_files import QUEUE, TOPIC, catalog_of, offsets_in, table_of, write_rows
@@ -84,7 +84,7 @@ def test_compaction_that_meets_a_commit_changes_nothing(
 def test_compaction_fills_columns_that_were_added_later(tmp_path: Path) -> None:
     catalog = catalog_of(tmp_path)
     with_files(table_of(catalog), 2)
-    table = LakeTable.create(catalog, "raymq", TOPIC, pa.schema([("id", pa.int64())]))
+    table = LakeTable.create(catalog, "raymq", TOPIC, bodies=LakeBodies("id BIGINT"))
     assert compact(table, files_min=2).rows == 20
     assert table.iceberg.scan().to_arrow()["id"].null_count == 20
 

@@ -97,6 +97,29 @@ def test_rounds_copy_the_topics_that_match_and_commit_their_offsets(
     assert rounds.tables["orders"].rows == before + 5
 
 
+def test_schema_of_the_settings_makes_columns_of_bodies(nameserver: str, tmp_path: Path) -> None:
+    """Also of a table that has had none, and of one whose schema had fewer columns."""
+    with Admin(nameserver) as admin, Producer(nameserver) as producer:
+        admin.create_topic("typed", queues=1)
+        producer.send("typed", b'{"id": 1, "name": "a"}')
+    for schema in (None, "id BIGINT", "id BIGINT, name STRING"):
+        with Producer(nameserver) as producer:
+            producer.send("typed", b'{"id": 2, "name": "b"}')
+        settings = settings_of(tmp_path, nameserver, topics=["typed"], schema=schema)
+        rounds = LakeRounds(settings, threads, SystemClock())
+        rounds.tick()
+        assert rounds.tables["typed"].problem == ""
+    table = LakeTable.find(open_catalog(settings.lake), "raymq", "typed")
+    assert table is not None
+    rows = sorted(table.iceberg.scan().to_arrow().to_pylist(), key=lambda row: row["offset"])
+    assert [(row["id"], row["name"]) for row in rows] == [(None, None), (None, None), (2, None), (2, "b")]
+    changed = LakeRounds(
+        settings_of(tmp_path, nameserver, topics=["typed"], schema="id STRING"), threads, SystemClock()
+    )
+    changed.tick()
+    assert "does not fit the table raymq.typed" in changed.tables["typed"].problem
+
+
 def test_lost_offsets_of_the_group_are_committed_again(nameserver: str, tmp_path: Path) -> None:
     """A killed broker may have lost those of the last seconds."""
     rounds = LakeRounds(settings_of(tmp_path, nameserver), threads, SystemClock())
