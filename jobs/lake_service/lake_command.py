@@ -375,7 +375,12 @@ def restore(
 def drop(
     topic: Topic,
     keep_files: Annotated[
-        bool, typer.Option("--keep-files", help="Only remove the table from the catalog.")
+        bool,
+        typer.Option(
+            "--keep-files",
+            help="Only remove the table from the catalog. Move its files before the topic gets a table again,"
+            " which deletes them after a day.",
+        ),
     ] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
     warehouse: Warehouse = WAREHOUSE,
@@ -384,14 +389,23 @@ def drop(
 ) -> None:
     """Delete the table of TOPIC with its history. The topic itself is not changed.
 
-    A lake of the cluster that has the topic in its settings creates the table again.
+    A lake that has the topic in `lakes:` begins the table again with the messages that the log still has, and
+    brokers keep the log for it. To end both, first remove the topic there and run `raymq up`.
     """
     with _lake(warehouse, catalog, namespace) as opened:
         (table,) = _tables(opened, namespace, [topic])
         if not yes:
-            _confirm(f"Delete the table {table.name}?")
+            _confirm(f"Delete the table {table.name} with its history? {_BEGUN_AGAIN.format(topic)}")
         table.drop(keep_files=keep_files)
-    typer.echo(f"deleted the table {table.name}")
+    kept = f"; its files stay below {table.location}" if keep_files else ""
+    typer.echo(f"deleted the table {table.name}{kept}")
+    typer.echo(_BEGUN_AGAIN.format(topic), err=True)
+
+
+_BEGUN_AGAIN = (
+    "If topic {} is in `lakes:`, the table is begun again from what the log has; to end that, remove it"
+    " there, run `raymq up`, and drop the table then."
+)
 
 
 def _confirm(question: str) -> None:

@@ -84,11 +84,22 @@ def test_upkeep_and_drop_of_a_table(orders: Orders, home: Path) -> None:
     ]
     refused = run("drop", TOPIC)
     assert (refused.exit_code, "confirm with --yes" in refused.output) == (2, True)
-    assert "deleted the table raymq.orders" in run("drop", TOPIC, "--yes").stdout
+    dropped = run("drop", TOPIC, "--yes")
+    assert dropped.stdout == "deleted the table raymq.orders\n"
+    assert "the table is begun again from what the log has; to end that" in dropped.stderr
     assert not list((home / "lake").rglob("*.parquet"))
     missing = run("drop", TOPIC, "--yes")
     assert missing.exit_code == 1
     assert "`raymq lake backfill orders` creates it" in missing.output
+
+
+def test_drop_that_keeps_files_says_where_they_are(orders: Orders, home: Path) -> None:
+    table = LakeTable.create(open_catalog(LakeSettings(str(home / "lake"))), "raymq", TOPIC)
+    table.commit([write_rows(table, range(3), "one")], {QUEUE: 3}, [], table.state())
+    dropped = run("drop", TOPIC, "--yes", "--keep-files")
+    assert f"its files stay below {table.location}" in dropped.stdout
+    assert len(list(Path(table.location.removeprefix("file://")).rglob("*.parquet"))) == 1
+    assert status_of(orders) == []
 
 
 @pytest.mark.parametrize(

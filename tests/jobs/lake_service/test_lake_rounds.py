@@ -120,6 +120,22 @@ def test_schema_of_the_settings_makes_columns_of_bodies(nameserver: str, tmp_pat
     assert "does not fit the table raymq.typed" in changed.tables["typed"].problem
 
 
+def test_dropped_table_of_a_topic_in_the_settings_is_begun_again(nameserver: str, tmp_path: Path) -> None:
+    """The offsets of the group, which brokers keep the log for, follow the new table."""
+    settings = settings_of(tmp_path, nameserver, topics=["orders"])
+    rounds = LakeRounds(settings, threads, SystemClock())
+    send(nameserver, "orders", 4)
+    rounds.tick()
+    before = rows_of(settings, "orders")
+    table = LakeTable.find(open_catalog(settings.lake), "raymq", "orders")
+    assert table is not None
+    table.drop()
+    rounds.tick()
+    assert rows_of(settings, "orders") == before
+    ends, committed = offsets_of(nameserver, "orders")
+    assert committed == ends
+
+
 def test_lost_offsets_of_the_group_are_committed_again(nameserver: str, tmp_path: Path) -> None:
     """A killed broker may have lost those of the last seconds."""
     rounds = LakeRounds(settings_of(tmp_path, nameserver), threads, SystemClock())
