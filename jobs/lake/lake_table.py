@@ -7,6 +7,7 @@ Properties of the snapshots that RayMQ commits:
 
     raymq.offsets   {"broker-a": {"0": 1000}}: the first offset of each queue that is not in the table
     raymq.gaps      [{"broker": "broker-a", "queue": 0, "begin": 0, "end": 12}]: deleted before they were read
+    raymq.epochs    {"broker-a": ["10.0.0.7:10911", "198c2f5e1a0-9f3b22c1"]}: which past of its log was read
     raymq.commit    id of the commit, by which its outcome is found if the catalog did not respond
 
 A snapshot of another tool has none of them: then the state is that of the newest snapshot before it that has
@@ -57,7 +58,8 @@ from store.message.message_queue import MessageQueue
 
 TOPIC, ERRORS_OF = "raymq.topic", "raymq.errors-of"
 BODIES = "raymq.bodies"
-OFFSETS, GAPS, COMMIT, STATE = "raymq.offsets", "raymq.gaps", "raymq.commit", "raymq.state"
+OFFSETS, COMMIT, STATE = "raymq.offsets", "raymq.commit", "raymq.state"
+_SAVED = {"offsets": OFFSETS, "gaps": "raymq.gaps", "epochs": "raymq.epochs"}
 
 STORE_TIME, BODY = "store_time", "body"
 _SCHEMA = Schema(
@@ -111,11 +113,13 @@ class LakeState:
         snapshot_id: The current snapshot, or None if the table has none.
         offsets: For each queue the first offset that is not in the table.
         gaps: The offsets below these that are not in the table either, in order.
+        epochs: The address and the epoch of the log (`ReadEpoch`) of each broker when it was read last.
     """
 
     snapshot_id: int | None = None
     offsets: Mapping[MessageQueue, int] = field(default_factory=dict)
     gaps: Sequence[LakeGap] = ()
+    epochs: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
 
 class LakeTable:
@@ -257,9 +261,8 @@ class LakeTable:
         for ancestor in ancestors_of(shown, metadata):
             properties = _properties(ancestor)
             if OFFSETS in properties:
-                return self._parse(
-                    shown, json.loads(properties[OFFSETS]), json.loads(properties.get(GAPS, "[]"))
-                )
+                texts = {key: properties[name] for key, name in _SAVED.items() if name in properties}
+                return self._parse(shown, {key: json.loads(text) for key, text in texts.items()})
         saved = json.loads(self.iceberg.properties.get(STATE, "null"))
         if saved is None or (shown.sequence_number or 0) < saved["sequence"]:
             raise LakeInvalid(
@@ -267,15 +270,16 @@ class LakeTable:
                 " so it is unknown which messages it has: roll the table back to a snapshot of RayMQ, or drop"
                 " it with `raymq lake drop`"
             )
-        return self._parse(shown, saved["offsets"], saved["gaps"])
+        return self._parse(shown, saved)
 
-    def _parse(self, shown: Snapshot, offsets: Any, gaps: Any) -> LakeState:
-        parsed = {
+    def _parse(self, shown: Snapshot, saved: Mapping[str, Any]) -> LakeState:
+        offsets = {
             MessageQueue(self.topic, broker, int(queue)): int(end)
-            for broker, queues in offsets.items()
+            for broker, queues in saved["offsets"].items()
             for queue, end in queues.items()
         }
-        return LakeState(shown.snapshot_id, parsed, tuple(LakeGap(**each) for each in gaps))
+        gaps = tuple(LakeGap(**each) for each in saved.get("gaps", ()))
+        return LakeState(shown.snapshot_id, offsets, gaps, saved.get("epochs", {}))
 
     def commit(
         self,
@@ -284,10 +288,12 @@ class LakeTable:
         gaps: Sequence[LakeGap],
         began_with: LakeState,
         replaced: Iterable[DataFile] = (),
+        epochs: Mapping[str, Sequence[str]] | None = None,
     ) -> LakeState:
         """Add Parquet files, and remove the files `replaced`, in one snapshot. Return the new state.
 
-        `offsets` and `gaps` are all of the table, as they are after the commit.
+        `offsets`, `gaps` and `epochs` are all of the table, as they are after the commit; without `epochs`
+        those of `began_with` stay.
 
         Raises:
             CommitConflict: The current snapshot is not that of `began_with`; nothing was added.
@@ -297,23 +303,24 @@ class LakeTable:
         if _id(self.iceberg.current_snapshot()) != began_with.snapshot_id:
             raise self._conflict(began_with)
         commit_id = str(uuid.uuid4())
-        state = {
-            OFFSETS: _offsets_json(offsets),
-            GAPS: json.dumps([each._asdict() for each in gaps]),
-            COMMIT: commit_id,
+        epochs = began_with.epochs if epochs is None else epochs
+        saved = {
+            "offsets": _by_broker(offsets),
+            "gaps": [each._asdict() for each in gaps],
+            "epochs": epochs,
         }
         try:
             with lake_errors(f"the commit to the table {self.name}"):
-                self._commit_once(files, state, tuple(replaced))
+                self._commit_once(files, saved, commit_id, tuple(replaced))
         except LakeUnavailable as error:
             if isinstance(error.__cause__, _REFUSED):
                 raise self._conflict(began_with) from error
             if self._snapshot_of(commit_id) is None:
                 raise
-        return LakeState(_id(self._snapshot_of(commit_id)), dict(offsets), tuple(gaps))
+        return LakeState(_id(self._snapshot_of(commit_id)), dict(offsets), tuple(gaps), epochs)
 
     def _commit_once(
-        self, files: Sequence[str], properties: dict[str, str], replaced: Sequence[DataFile]
+        self, files: Sequence[str], saved: Mapping[str, Any], commit_id: str, replaced: Sequence[DataFile]
     ) -> None:
         metadata = self.iceberg.metadata
         # Another tool may have changed this property of the table, so the commit does not rely on it.
@@ -321,13 +328,10 @@ class LakeTable:
             update={"properties": {**metadata.properties, **NO_RETRIES}}
         )
         transaction = self.iceberg.transaction()
-        saved = {
-            "sequence": metadata.next_sequence_number(),
-            "offsets": json.loads(properties[OFFSETS]),
-            "gaps": json.loads(properties[GAPS]),
-        }
-        transaction.set_properties({STATE: json.dumps(saved)})
-        self._stage(transaction, files, properties, replaced)
+        numbered = {"sequence": metadata.next_sequence_number(), **saved}
+        transaction.set_properties({STATE: json.dumps(numbered)})
+        texts = {_SAVED[key]: json.dumps(value) for key, value in saved.items()}
+        self._stage(transaction, files, {**texts, COMMIT: commit_id}, replaced)
         transaction.commit_transaction()
 
     def _stage(
@@ -402,11 +406,11 @@ def _small(kind: pa.DataType) -> pa.DataType:
     return kind
 
 
-def _offsets_json(offsets: Mapping[MessageQueue, int]) -> str:
+def _by_broker(offsets: Mapping[MessageQueue, int]) -> dict[str, dict[str, int]]:
     nested: dict[str, dict[str, int]] = {}
     for queue in sorted(offsets):
         nested.setdefault(queue.broker_name, {})[str(queue.queue_id)] = offsets[queue]
-    return json.dumps(nested)
+    return nested
 
 
 def _properties(snapshot: Snapshot) -> Mapping[str, str]:

@@ -15,9 +15,11 @@ from itertools import groupby
 from pathlib import Path
 from typing import NoReturn, Protocol
 
+from cluster.client.read_epoch import ReadEpoch
 from jobs.job_errors import CommitConflict, DataLoss, FetchFailed, LakeInvalid, MissingRange
 from jobs.lake.lake_table import LakeGap, LakeState, LakeTable, merge_gaps
 from jobs.lake.write_rows import FILE_BYTES, ErrorsTarget, WriteTask, WrittenRows, delete_files
+from jobs.reading.log_epochs import Epochs, epochs_after, gone_back
 from jobs.reading.splits import QueueState, Split, StoreLocation, cut_splits
 from store.common.logs import get_logger
 from store.consumequeue.unit import UNIT_BYTES
@@ -199,6 +201,9 @@ def write_round(
     state = table.state()
     queues = find_queues()
     plan = plan_round(queues, state, options.messages_max)
+    epochs = _epochs_of(state)
+    if gone := gone_back(queues, state.offsets, epochs):
+        raise _other_past(table, gone)
     for queue in plan.ahead:
         _log.error("lake_ahead_of_log", topic=table.topic, queue=str(queue), offset=state.offsets[queue])
     errors = table.errors_table() if table.bodies else None
@@ -219,7 +224,8 @@ def write_round(
             # First, because a round that fails after this is repeated, and leaves these rows out then.
             errors.commit(written.error_files, plan.ends, (), errors_state)
         if plan.ends != state.offsets:
-            state = _commit(table, written, plan, found, state)
+            read = epochs_after(queues, epochs)
+            state = _commit(table, written, plan, found, state, read)
     except (CommitConflict, DataLoss, FetchFailed):
         delete_files(table.io, written.files)
         raise
@@ -234,13 +240,38 @@ def _errors_target(table: LakeTable, errors: LakeTable | None, state: LakeState)
 
 
 def _commit(
-    table: LakeTable, written: WrittenRows, plan: RoundPlan, found: Sequence[LakeGap], began_with: LakeState
+    table: LakeTable,
+    written: WrittenRows,
+    plan: RoundPlan,
+    found: Sequence[LakeGap],
+    began_with: LakeState,
+    epochs: Epochs,
 ) -> LakeState:
-    state = table.commit(written.files, plan.ends, merge_gaps([*began_with.gaps, *found]), began_with)
+    gaps = merge_gaps([*began_with.gaps, *found])
+    saved = {queue.broker_name: (each.address, each.id) for queue, each in epochs.items()}
+    state = table.commit(written.files, plan.ends, gaps, began_with, epochs=saved)
     for gap in found:
         _log.error("lake_gap_found", topic=table.topic, **gap._asdict())
     _log.info("lake_round_committed", topic=table.topic, rows=written.rows, snapshot=state.snapshot_id)
     return state
+
+
+def _epochs_of(state: LakeState) -> Epochs:
+    """Return the epochs in which the queues of a table were read; a broker has one for all of its queues."""
+    known = ((queue, state.epochs.get(queue.broker_name)) for queue in state.offsets)
+    return {queue: ReadEpoch(*epoch) for queue, epoch in known if epoch}
+
+
+def _other_past(table: LakeTable, gone: Mapping[MessageQueue, int]) -> LakeInvalid:
+    for queue, end in gone.items():
+        _log.error("lake_log_went_back", topic=table.topic, queue=str(queue), offset=end)
+    queue, end = min(gone.items())
+    return LakeInvalid(
+        f"the table {table.name} has messages of {len(gone)} queues that their log has lost, because a store"
+        f" was restored from a copy or lost its end: of {queue} from offset {end} on. New messages may have"
+        " these offsets, so nothing is added: roll the table back to a snapshot with lower offsets"
+        " (Iceberg's rollback_to_snapshot), or give the lake another namespace for a new table"
+    )
 
 
 def _check_same_past(before: Iterable[QueueState], after: Iterable[QueueState]) -> None:

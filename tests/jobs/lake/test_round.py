@@ -17,14 +17,25 @@ from pyiceberg.catalog import Catalog
 from cluster.client import Admin, Producer
 from jobs.job_errors import CommitConflict, DataLoss, LakeInvalid
 from jobs.lake.lake_table import READ_COLUMNS, LakeGap, LakeState, LakeTable
-from jobs.lake.round import RoundOptions, ThreadEngine, cut_tasks, plan_round, stored_queues, write_round
+from jobs.lake.round import (
+    RoundOptions,
+    RoundResult,
+    ThreadEngine,
+    cut_tasks,
+    plan_round,
+    stored_queues,
+    write_round,
+)
+from jobs.lake.upkeep import compact
 from jobs.lake.write_rows import DAY_US, DayFiles, WriteTask, WrittenRows
 from jobs.reading.describe import describe_topic
 from jobs.reading.reader import SplitsReader
 from jobs.reading.splits import QueueState, Split, StoreLocation
 from store.message.message_queue import MessageQueue
+from tests.jobs import restored_broker
 from tests.jobs.conftest import MESSAGES, TOPIC, ClusterThread, Orders
 from tests.jobs.lake.lake_files import catalog_of, offsets_in, table_of
+from tests.jobs.restored_broker import RestoredBroker
 
 LOCATION = StoreLocation("127.0.0.1:1", "/none", "id", 1024, 10)
 BY_OFFSET = [("brokerName", "ascending"), ("queueId", "ascending"), ("queueOffset", "ascending")]
@@ -161,6 +172,44 @@ def test_messages_that_are_lost_become_gaps_or_fail_the_round(
     expected = tuple(LakeGap(*each.queue[1:], 0, each.max_offset) for each in queues if each.max_offset)
     assert (result.rows, result.gaps, table.state().gaps) == (0, expected, expected)
     assert write_round(table, lambda: queues, options=RoundOptions(has_broker=False)).gaps == ()
+
+
+@pytest.mark.slow
+def test_round_adds_nothing_after_the_log_of_a_table_went_back(
+    catalog: Catalog, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The restored log has other messages at the offsets of the table, and more than it."""
+    broker = RestoredBroker(tmp_path / "stores")
+    table = table_of(catalog, restored_broker.TOPIC)
+
+    def run() -> RoundResult:
+        return write_round(table, lambda: describe_topic(broker.nameservers, table.topic))
+
+    try:
+        broker.send(*range(5))
+        kept = run().state
+        broker.copy()
+        broker.send(*range(5, 10))
+        assert run().rows == 5
+        broker.restore()
+        broker.send(*range(20, 30))
+        for _ in range(2):
+            with pytest.raises(LakeInvalid, match=r"broker-a.* from offset 5 on.* roll the table back"):
+                run()
+        assert "lake_log_went_back" in caplog.text
+        assert offsets_in(table) == list(range(10))
+        assert kept.snapshot_id is not None
+        table.iceberg.manage_snapshots().rollback_to_snapshot(kept.snapshot_id).commit()
+        assert run().rows == 10
+        assert [int(body) for body in rows_in(table).sort_by("offset")["body"].to_pylist()] == [
+            *range(5),
+            *range(20, 30),
+        ]
+        compact(table, files_min=2)
+        assert table.state().epochs
+        assert run().rows == 0
+    finally:
+        broker.running.stop()
 
 
 @pytest.fixture
