@@ -67,19 +67,21 @@ class RayEngine:
             strategy = "DEFAULT" if node is None else NodeAffinitySchedulingStrategy(node, soft=True)
             chosen = run.options(scheduling_strategy=strategy, max_retries=2, **self._options)
             running.append(chosen.remote(task))
+        # Also after a failure: the next round must not begin beside its tasks.
+        _, late = ray.wait(running, num_returns=len(running), timeout=TASKS_TIMEOUT_S, fetch_local=False)
+        if late:
+            # Only tasks that hang: Ray aborts this process if a task ends while it is cancelled.
+            for each in late:
+                ray.cancel(each)
+            raise LakeUnavailable(f"the tasks of a round took longer than {TASKS_TIMEOUT_S:g} s")
         try:
-            return list(ray.get(running, timeout=TASKS_TIMEOUT_S))
-        except ray.exceptions.GetTimeoutError as error:
-            raise LakeUnavailable(f"the tasks of a round took longer than {TASKS_TIMEOUT_S:.0f} s") from error
+            return list(ray.get(running))
         except ray.exceptions.RayTaskError as error:
             if isinstance(error.cause, JobError):
                 raise error.cause from None
             raise LakeUnavailable(f"a task of a round failed: {error.cause}") from error
         except ray.exceptions.RayError as error:
             raise LakeUnavailable(f"a task of a round was lost: {error}") from error
-        finally:
-            for each in running:
-                ray.cancel(each)
 
 
 class SparkEngine:
