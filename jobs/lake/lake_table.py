@@ -11,7 +11,8 @@ Properties of the snapshots that RayMQ commits:
     raymq.commit    id of the commit, by which its outcome is found if the catalog did not respond
 
 A snapshot of another tool has none of them: then the state is that of the newest snapshot before it that has
-them. They are also in the property `raymq.state` of the table, because other tools may expire that snapshot.
+them. They are also properties of the table, with the sequence number of their snapshot as `raymq.sequence`,
+because other tools may expire that snapshot.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ import json
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 import pyarrow as pa
 from pyiceberg.catalog import Catalog
@@ -38,7 +39,7 @@ from pyiceberg.io.pyarrow import parquet_files_to_data_files, schema_to_pyarrow
 from pyiceberg.manifest import DataFile
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
-from pyiceberg.table import Table, Transaction
+from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot, ancestors_of
 from pyiceberg.transforms import DayTransform
 from pyiceberg.types import (
@@ -58,8 +59,8 @@ from store.message.message_queue import MessageQueue
 
 TOPIC, ERRORS_OF = "raymq.topic", "raymq.errors-of"
 BODIES = "raymq.bodies"
-OFFSETS, COMMIT, STATE = "raymq.offsets", "raymq.commit", "raymq.state"
-_SAVED = {"offsets": OFFSETS, "gaps": "raymq.gaps", "epochs": "raymq.epochs"}
+OFFSETS, GAPS, EPOCHS = "raymq.offsets", "raymq.gaps", "raymq.epochs"
+COMMIT, SEQUENCE = "raymq.commit", "raymq.sequence"
 
 STORE_TIME, BODY = "store_time", "body"
 _SCHEMA = Schema(
@@ -121,6 +122,29 @@ class LakeState:
     gaps: Sequence[LakeGap] = ()
     epochs: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
+    @classmethod
+    def parse(cls, topic: str, snapshot_id: int, properties: Mapping[str, str]) -> LakeState:
+        """Return the state that `to_properties` has converted."""
+        offsets = {
+            MessageQueue(topic, broker, int(queue)): end
+            for broker, queues in json.loads(properties[OFFSETS]).items()
+            for queue, end in queues.items()
+        }
+        gaps = tuple(LakeGap(**each) for each in json.loads(properties[GAPS]))
+        return cls(snapshot_id, offsets, gaps, json.loads(properties.get(EPOCHS, "{}")))
+
+    def to_properties(self) -> dict[str, str]:
+        """Return the state as properties of a snapshot."""
+        nested: dict[str, dict[int, int]] = {}
+        for queue, end in sorted(self.offsets.items()):
+            nested.setdefault(queue.broker_name, {})[queue.queue_id] = end
+        gaps = [each._asdict() for each in self.gaps]
+        return {
+            OFFSETS: json.dumps(nested),
+            GAPS: json.dumps(gaps),
+            EPOCHS: json.dumps(self.epochs),
+        }
+
 
 class LakeTable:
     """The table of a topic, or of the bodies of this topic that cannot be decoded."""
@@ -166,9 +190,8 @@ class LakeTable:
         `OptionInvalid` if the table has columns of other types, and as `find` does.
         """
         found = cls.find(catalog, namespace, topic, suffix)
-        if bodies is None and found is not None:
-            bodies = found.bodies
-        columns = pa.schema([(BODY, pa.binary())]) if bodies is None else bodies.fields
+        bodies = bodies or (found.bodies if found else None)
+        columns = bodies.fields if bodies else pa.schema([(BODY, pa.binary())])
         if suffix:
             columns = columns.append(pa.field(REASON, pa.string()))
         if found is None:
@@ -258,28 +281,15 @@ class LakeTable:
             if snapshot_id is not None:
                 raise LakeInvalid(f"the table {self.name} has no snapshot {snapshot_id}: it may have expired")
             return LakeState()
-        for ancestor in ancestors_of(shown, metadata):
-            properties = _properties(ancestor)
-            if OFFSETS in properties:
-                texts = {key: properties[name] for key, name in _SAVED.items() if name in properties}
-                return self._parse(shown, {key: json.loads(text) for key, text in texts.items()})
-        saved = json.loads(self.iceberg.properties.get(STATE, "null"))
-        if saved is None or (shown.sequence_number or 0) < saved["sequence"]:
+        of_snapshots = (_properties(each) for each in ancestors_of(shown, metadata))
+        found = next((each for each in of_snapshots if OFFSETS in each), metadata.properties)
+        if OFFSETS not in found or (shown.sequence_number or 0) < int(found.get(SEQUENCE, 0)):
             raise LakeInvalid(
                 f"no snapshot of the table {self.name} up to {shown.snapshot_id} has the property {OFFSETS},"
                 " so it is unknown which messages it has: roll the table back to a snapshot of RayMQ, or drop"
                 " it with `raymq lake drop`"
             )
-        return self._parse(shown, saved)
-
-    def _parse(self, shown: Snapshot, saved: Mapping[str, Any]) -> LakeState:
-        offsets = {
-            MessageQueue(self.topic, broker, int(queue)): int(end)
-            for broker, queues in saved["offsets"].items()
-            for queue, end in queues.items()
-        }
-        gaps = tuple(LakeGap(**each) for each in saved.get("gaps", ()))
-        return LakeState(shown.snapshot_id, offsets, gaps, saved.get("epochs", {}))
+        return LakeState.parse(self.topic, shown.snapshot_id, found)
 
     def commit(
         self,
@@ -300,53 +310,38 @@ class LakeTable:
             LakeUnavailable: The commit failed. If its outcome is unknown, `state` returns it later.
         """
         self.refresh()
-        if _id(self.iceberg.current_snapshot()) != began_with.snapshot_id:
+        current = self.iceberg.current_snapshot()
+        if (current and current.snapshot_id) != began_with.snapshot_id:
             raise self._conflict(began_with)
         commit_id = str(uuid.uuid4())
-        epochs = began_with.epochs if epochs is None else epochs
-        saved = {
-            "offsets": _by_broker(offsets),
-            "gaps": [each._asdict() for each in gaps],
-            "epochs": epochs,
-        }
+        state = LakeState(None, dict(offsets), tuple(gaps), began_with.epochs if epochs is None else epochs)
         try:
             with lake_errors(f"the commit to the table {self.name}"):
-                self._commit_once(files, saved, commit_id, tuple(replaced))
+                self._commit_once(files, state, commit_id, tuple(replaced))
         except LakeUnavailable as error:
             if isinstance(error.__cause__, _REFUSED):
                 raise self._conflict(began_with) from error
             if self._snapshot_of(commit_id) is None:
                 raise
-        return LakeState(_id(self._snapshot_of(commit_id)), dict(offsets), tuple(gaps), epochs)
+        return replace(state, snapshot_id=self._snapshot_of(commit_id))
 
     def _commit_once(
-        self, files: Sequence[str], saved: Mapping[str, Any], commit_id: str, replaced: Sequence[DataFile]
+        self, files: Sequence[str], state: LakeState, commit_id: str, replaced: Sequence[DataFile]
     ) -> None:
         metadata = self.iceberg.metadata
         # Another tool may have changed this property of the table, so the commit does not rely on it.
         self.iceberg.metadata = metadata.model_copy(
             update={"properties": {**metadata.properties, **NO_RETRIES}}
         )
-        transaction = self.iceberg.transaction()
-        numbered = {"sequence": metadata.next_sequence_number(), **saved}
-        transaction.set_properties({STATE: json.dumps(numbered)})
-        texts = {_SAVED[key]: json.dumps(value) for key, value in saved.items()}
-        self._stage(transaction, files, {**texts, COMMIT: commit_id}, replaced)
-        transaction.commit_transaction()
-
-    def _stage(
-        self,
-        transaction: Transaction,
-        files: Sequence[str],
-        properties: dict[str, str],
-        replaced: Sequence[DataFile],
-    ) -> None:
-        update = transaction.update_snapshot(snapshot_properties=properties)
-        with update.overwrite() if replaced else update.merge_append() as producer:
-            for data_file in parquet_files_to_data_files(self.io, transaction.table_metadata, iter(files)):
-                producer.append_data_file(data_file)
-            for data_file in replaced:
-                producer.delete_data_file(data_file)
+        saved, sequence = state.to_properties(), str(metadata.next_sequence_number())
+        with self.iceberg.transaction() as transaction:
+            transaction.set_properties({**saved, SEQUENCE: sequence})
+            update = transaction.update_snapshot(snapshot_properties={**saved, COMMIT: commit_id})
+            with update.overwrite() if replaced else update.merge_append() as producer:
+                for each in parquet_files_to_data_files(self.io, transaction.table_metadata, iter(files)):
+                    producer.append_data_file(each)
+                for each in replaced:
+                    producer.delete_data_file(each)
 
     def drop(self, *, keep_files: bool = False) -> None:
         """Remove the table and that of its errors from the catalog, and delete their files.
@@ -361,12 +356,12 @@ class LakeTable:
                     remove((*self.iceberg.name()[:-1], errors))
             remove(self.iceberg.name())
 
-    def _snapshot_of(self, commit_id: str) -> Snapshot | None:
+    def _snapshot_of(self, commit_id: str) -> int | None:
         self.refresh()
-        found = (
-            each for each in self.iceberg.metadata.snapshots if _properties(each).get(COMMIT) == commit_id
+        snapshots = self.iceberg.metadata.snapshots
+        return next(
+            (each.snapshot_id for each in snapshots if _properties(each).get(COMMIT) == commit_id), None
         )
-        return next(found, None)
 
     def _conflict(self, began_with: LakeState) -> CommitConflict:
         return CommitConflict(
@@ -406,16 +401,5 @@ def _small(kind: pa.DataType) -> pa.DataType:
     return kind
 
 
-def _by_broker(offsets: Mapping[MessageQueue, int]) -> dict[str, dict[str, int]]:
-    nested: dict[str, dict[str, int]] = {}
-    for queue in sorted(offsets):
-        nested.setdefault(queue.broker_name, {})[str(queue.queue_id)] = offsets[queue]
-    return nested
-
-
 def _properties(snapshot: Snapshot) -> Mapping[str, str]:
     return snapshot.summary.additional_properties if snapshot.summary else {}
-
-
-def _id(snapshot: Snapshot | None) -> int | None:
-    return snapshot.snapshot_id if snapshot else None

@@ -7,13 +7,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
 from typer.testing import CliRunner
 
 from cluster.cli.main import build
 from cluster.client import Producer
 from jobs.job_errors import ArchiveInvalid, LakeInvalid, TopicNotEmpty
+from jobs.lake.bodies import LakeBodies
 from jobs.lake.catalogs import LakeSettings, open_catalog
 from jobs.lake.lake_table import LakeTable
 from jobs.lake_service import restore
@@ -111,8 +111,8 @@ def test_command_restores_and_refuses(topic: HistoryTopic) -> None:
 
 
 def test_table_without_bodies_is_refused(tmp_path: Path) -> None:
-    fields = pa.schema([("amount", pa.int64())])
-    table = LakeTable.create(open_catalog(LakeSettings(str(tmp_path))), "raymq", TOPIC, fields)
+    catalog = open_catalog(LakeSettings(str(tmp_path)))
+    table = LakeTable.create(catalog, "raymq", TOPIC, bodies=LakeBodies("amount BIGINT"))
     with pytest.raises(LakeInvalid, match="decoded columns instead of bodies"):
         restore_topic(table, "new", nameservers="127.0.0.1:1")
 
