@@ -17,7 +17,6 @@ from typing import Any
 import pyarrow.compute as pc
 import pyarrow.fs as pafs
 from pyiceberg.catalog import Catalog
-from pyiceberg.conversions import from_bytes
 from pyiceberg.expressions import (
     AlwaysFalse,
     AlwaysTrue,
@@ -31,10 +30,9 @@ from pyiceberg.expressions import (
 from pyiceberg.expressions.parser import parse
 from pyiceberg.expressions.visitors import bind, extract_field_ids, translate_column_names
 from pyiceberg.io.pyarrow import PyArrowFileIO, expression_to_pyarrow
-from pyiceberg.manifest import DataFile
 from pyiceberg.schema import Schema
 from pyiceberg.table import DataScan
-from pyiceberg.types import NestedField, TimestamptzType
+from pyiceberg.types import NestedField
 from pyparsing import ParseException
 
 from cluster.client import Admin
@@ -112,7 +110,7 @@ class TopicHistory:
                 " RayMQ does not read: rewrite its data files (Spark: CALL system.rewrite_data_files)"
             )
         parts: dict[tuple[str, str], list[FilePart]] = {}
-        for file in sorted((each.file for each in tasks), key=self._oldest):
+        for file in sorted((each.file for each in tasks), key=self.table.oldest_row):
             scheme, netloc, path = PyArrowFileIO.parse_location(file.file_path, iceberg.io.properties)
             groups = max(len(file.split_offsets or ()), 1)
             parts.setdefault((scheme, netloc), []).append(FilePart(path, 0, groups, file.record_count))
@@ -127,12 +125,6 @@ class TopicHistory:
         selected = _selected(self, where)
         wanted = ALWAYS_TRUE if bounds is None else Or(AlwaysFalse(), AlwaysFalse(), *map(_rows_of, bounds))
         return self.files(And(wanted, selected.in_table), selected.of_files, bounds)
-
-    def _oldest(self, file: DataFile) -> tuple[int, str]:
-        """Return the least store time in a file, if it is known, as the key by which files are sorted."""
-        field = self.table.iceberg.schema().find_field(STORE_TIME)
-        bound = (file.lower_bounds or {}).get(field.field_id)
-        return int(from_bytes(TimestamptzType(), bound)) if bound else 0, file.file_path
 
 
 @dataclass(frozen=True)

@@ -26,6 +26,7 @@ from typing import NamedTuple
 
 import pyarrow as pa
 from pyiceberg.catalog import Catalog
+from pyiceberg.conversions import from_bytes
 from pyiceberg.exceptions import (
     CommitFailedException,
     NoSuchTableError,
@@ -342,6 +343,12 @@ class LakeTable:
                     producer.append_data_file(each)
                 for each in replaced:
                     producer.delete_data_file(each)
+
+    def oldest_row(self, file: DataFile) -> tuple[int, str]:
+        """Return the least store time in a file, if it is known: the key by which files are sorted."""
+        field_id = self.iceberg.schema().find_field(STORE_TIME).field_id
+        bound = (file.lower_bounds or {}).get(field_id)
+        return int(from_bytes(TimestamptzType(), bound)) if bound else 0, file.file_path
 
     def drop(self, *, keep_files: bool = False) -> None:
         """Remove the table and that of its errors from the catalog, and delete their files.

@@ -17,6 +17,7 @@ from jobs.job_errors import CommitConflict
 from jobs.lake.catalogs import lake_errors
 from jobs.lake.lake_table import LakeTable
 from jobs.lake.write_rows import FILE_BYTES, DayFiles, delete_files
+from jobs.reading.splits import join_small
 
 SMALL_BYTES = FILE_BYTES // 2
 FILES_MIN = 8
@@ -77,7 +78,7 @@ def compact(table: LakeTable, files_min: int = FILES_MIN, groups_max: int = GROU
     return Compaction(table.topic, len(replaced), len(written), rows)
 
 
-def _small_files(table: LakeTable, files_min: int) -> Iterator[list[DataFile]]:
+def _small_files(table: LakeTable, files_min: int) -> Iterator[tuple[DataFile, ...]]:
     """Yield groups of small files of a day whose rows fit into one file and into memory."""
     by_day: dict[Any, list[DataFile]] = {}
     for task in table.iceberg.scan().plan_files():
@@ -86,20 +87,13 @@ def _small_files(table: LakeTable, files_min: int) -> Iterator[list[DataFile]]:
         if not task.delete_files and file.file_size_in_bytes < SMALL_BYTES:
             by_day.setdefault((file.spec_id, file.partition[0]), []).append(file)
     for files in by_day.values():
-        if len(files) < files_min:
-            continue
-        group, rows, size_bytes = list[DataFile](), 0, 0
-        for file in sorted(files, key=lambda each: each.file_path):
-            if group and (
-                rows + file.record_count > GROUP_ROWS_MAX or size_bytes + file.file_size_in_bytes > FILE_BYTES
-            ):
-                if len(group) > 1:
-                    yield group
-                group, rows, size_bytes = [], 0, 0
-            group.append(file)
-            rows, size_bytes = rows + file.record_count, size_bytes + file.file_size_in_bytes
-        if len(group) > 1:
-            yield group
+        if len(files) >= files_min:
+            groups = join_small(sorted(files, key=table.oldest_row), _share_of_group, 1.0)
+            yield from (each for each in groups if len(each) > 1)
+
+
+def _share_of_group(file: DataFile) -> float:
+    return max(file.record_count / GROUP_ROWS_MAX, file.file_size_in_bytes / FILE_BYTES)
 
 
 def _read(table: LakeTable, file: DataFile) -> pa.Table | None:

@@ -6,13 +6,16 @@ contains only offsets that the broker reported as confirmed.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import TypeVar
 
 from jobs.job_errors import MissingRange, OffsetsInvalid, OptionInvalid
 from jobs.reading.starting_offsets import Offsets, resolve
 from store.message.message_queue import MessageQueue
+
+Item = TypeVar("Item")
 
 
 @dataclass(frozen=True)
@@ -142,3 +145,19 @@ def _cut(whole: Split, total: int, min_partitions: int, max_records: int | None)
     borders = [whole.begin + count * index // parts for index in range(parts + 1)]
     for begin, end in pairwise(borders):
         yield Split(whole.queue, begin, end, whole.location)
+
+
+def join_small(
+    items: Iterable[Item], size: Callable[[Item], float], size_max: float
+) -> Iterator[tuple[Item, ...]]:
+    """Join neighbours to groups of at most `size_max` in total; a larger item is alone."""
+    held: list[Item] = []
+    total = 0.0
+    for each in items:
+        if held and total + size(each) > size_max:
+            yield tuple(held)
+            held, total = [], 0.0
+        held.append(each)
+        total += size(each)
+    if held:
+        yield tuple(held)

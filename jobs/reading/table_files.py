@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 from itertools import chain
-from operator import or_
+from operator import attrgetter, or_
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -25,7 +25,7 @@ import pyarrow.fs as pafs
 from jobs.job_errors import FetchFailed, LakeInvalid
 from jobs.reading.chunk import MICROSECONDS, TIMESTAMPS
 from jobs.reading.schema import BODY_ERROR
-from jobs.reading.splits import NO_STORE, StoreLocation
+from jobs.reading.splits import NO_STORE, StoreLocation, join_small
 from store.kernels.arrow import ALL_FIELDS
 from store.message.message_queue import MessageQueue
 
@@ -190,20 +190,13 @@ def cut_tables(
     total = sum(each.message_count for each in tables)
     target = max(-(-total // max(min_partitions, 1)), 1)
     target = min(target, max_rows or target)
-    return list(chain.from_iterable(_cut(each, target) for each in tables))
-
-
-def _cut(table: TableSplit, target: int) -> Iterator[TableSplit]:
-    held: list[FilePart] = []
-    rows = 0
-    for part in chain.from_iterable(_cut_part(each, target) for each in table.parts):
-        if held and rows + part.rows > target:
-            yield replace(table, parts=tuple(held))
-            held, rows = [], 0
-        held.append(part)
-        rows += part.rows
-    if held:
-        yield replace(table, parts=tuple(held))
+    return [
+        replace(table, parts=joined)
+        for table in tables
+        for joined in join_small(
+            chain.from_iterable(_cut_part(each, target) for each in table.parts), attrgetter("rows"), target
+        )
+    ]
 
 
 def _cut_part(whole: FilePart, target: int) -> Iterator[FilePart]:

@@ -36,7 +36,10 @@ def table_of(catalog: Catalog, topic: str = TOPIC) -> LakeTable:
 
 def write_rows(table: LakeTable, offsets: Iterable[int], name: str) -> str:
     """Write a Parquet file with a row of QUEUE for each offset; return its URI."""
-    rows = [{"broker": "broker-a", "queue": 0, "offset": each, "store_time": NOON} for each in offsets]
+    rows = [
+        {"broker": "broker-a", "queue": 0, "offset": each, "store_time": NOON + timedelta(seconds=each)}
+        for each in offsets
+    ]
     uri = f"{table.location}/data/{name}.parquet"
     path = Path(uri.removeprefix("file://"))
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -22,7 +22,7 @@ def with_files(table: LakeTable, count: int) -> LakeTable:
     """Add `count` files of ten rows each, in one commit each."""
     for number in range(1, count + 1):
         begin = number * 10
-        file = write_rows(table, reversed(range(begin, begin + 10)), f"file-{number}")
+        file = write_rows(table, reversed(range(begin, begin + 10)), f"file-{100 - number}")
         table.commit([file], {QUEUE: begin + 10}, [GAP], table.state())
     return table
 
@@ -30,6 +30,11 @@ def with_files(table: LakeTable, count: int) -> LakeTable:
 def files_in(table: LakeTable) -> list[str]:
     table.refresh()
     return [each.file.file_path for each in table.iceberg.scan().plan_files()]
+
+
+def offsets_of(file: str) -> list[int]:
+    offsets: list[int] = pq.read_table(file.removeprefix("file://"), columns=["offset"])["offset"].to_pylist()
+    return offsets
 
 
 def names_on_disk(table: LakeTable) -> set[str]:
@@ -42,9 +47,7 @@ def test_compaction_keeps_rows_state_and_their_order(tmp_path: Path) -> None:
     result = compact(table)
     assert (result.files_before, result.files_after, result.rows) == (8, 1, 80)
     assert offsets_in(table) == list(range(10, 90))
-    [file] = files_in(table)
-    found = pq.read_table(file.removeprefix("file://"), columns=["offset"])["offset"].to_pylist()
-    assert found == list(range(10, 90))
+    assert [offsets_of(file) for file in files_in(table)] == [list(range(10, 90))]
     after = table.state()
     assert (after.offsets, after.gaps) == (before.offsets, before.gaps) == ({QUEUE: 90}, (GAP,))
     assert compact(table).files_before == 0
@@ -59,6 +62,10 @@ def test_compaction_waits_for_enough_small_files_and_is_bounded(
     result = compact(table, files_min=2, groups_max=2)
     assert (result.files_before, result.files_after) == (4, 2)
     assert offsets_in(table) == list(range(10, 70))
+    # groups follow the times of rows, not the names of files: a queue's files do not overlap
+    assert sorted(sorted(offsets_of(file)) for file in files_in(table)) == [
+        list(range(begin, begin + count)) for begin, count in ((10, 20), (30, 20), (50, 10), (60, 10))
+    ]
 
 
 def test_compaction_that_meets_a_commit_changes_nothing(
