@@ -19,7 +19,8 @@ from cluster.client.consumer.push_consumer import PushConsumer
 from cluster.client.consumer.seen_stores import MemorySeen, SqliteSeen
 from cluster.client.errors import ClientError
 from cluster.client.message_selector import MessageSelector
-from cluster.client.pop.pop_config import PopConfig
+from cluster.client.pop.lite_consumer import LiteConsumer
+from cluster.client.pop.pop_config import LiteConfig, PopConfig
 from cluster.client.pop.pop_consumer import PopConsumer
 from cluster.client.producer.producer import Producer
 from cluster.client.producer.transaction_core import LocalTransactionState, TransactionSendResult
@@ -48,6 +49,8 @@ __all__ = [
     "ConsumeStatus",
     "ConsumerConfig",
     "Deduplicator",
+    "LiteConfig",
+    "LiteConsumer",
     "LocalTransactionState",
     "MemorySeen",
     "Message",

@@ -14,8 +14,17 @@ async with PullConsumer("127.0.0.1:9876", group="billing") as consumer:
 from cluster.client.admin.aio_admin import Admin
 from cluster.client.consumer.aio_pull_consumer import PullConsumer
 from cluster.client.consumer.aio_push_consumer import PushConsumer
+from cluster.client.pop.aio_lite_consumer import LiteConsumer
 from cluster.client.pop.aio_pop_consumer import PopConsumer
 from cluster.client.producer.aio_producer import Producer
 from cluster.client.producer.aio_transaction_producer import TransactionProducer
 
-__all__ = ["Admin", "PopConsumer", "Producer", "PullConsumer", "PushConsumer", "TransactionProducer"]
+__all__ = [
+    "Admin",
+    "LiteConsumer",
+    "PopConsumer",
+    "Producer",
+    "PullConsumer",
+    "PushConsumer",
+    "TransactionProducer",
+]

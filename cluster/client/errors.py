@@ -10,7 +10,7 @@ ClientError                      .retriable: True if the same call may succeed l
 ├── BrokerRefused                the broker responded with an error: .code, .remark
 │   ├── TopicNotFound, PermissionDenied, MessageRejected, BrokerBusy, NotSupported,
 │   ├── InvalidRequest, OffsetNotFound, GroupNotFound, CommitFenced, SubscriptionDiffers,
-│   └── ReceiptExpired
+│   └── ReceiptExpired, LiteQuotaExceeded
 ├── SendFailed                   all attempts of a send failed: .attempts
 ├── TableSendFailed              some rows of a table are not acknowledged: .acknowledged_rows
 ├── QueueNotConsumed             a key waits until its former queue is consumed (sticky_key_groups)
@@ -144,6 +144,10 @@ class ReceiptExpired(BrokerRefused):
     """The message is not claimed with this receipt: it was acknowledged, or is visible to others again."""
 
 
+class LiteQuotaExceeded(BrokerRefused):
+    """There would be too many lite topics, or too many subscriptions of them. The remark has the limit."""
+
+
 class SendFailed(ClientError):
     """All attempts of one send failed. `attempts` holds their errors in order."""
 
@@ -230,9 +234,12 @@ _CLASS_OF_CODE: dict[int, type[BrokerRefused]] = {
     ResponseCode.QUERY_NOT_FOUND: OffsetNotFound,
     ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST: GroupNotFound,
     ResponseCode.INVALID_PARAMETER: InvalidRequest,
+    ResponseCode.ILLEGAL_OPERATION: InvalidRequest,
     ResponseCode.NO_MESSAGE: ReceiptExpired,
     ResponseCode.CONSUMER_NOT_ONLINE: GroupNotFound,
     ResponseCode.FLOW_CONTROL: BrokerBusy,
+    ResponseCode.LMQ_QUOTA_EXCEEDED: LiteQuotaExceeded,
+    ResponseCode.LITE_SUBSCRIPTION_QUOTA_EXCEEDED: LiteQuotaExceeded,
     ResponseCode.GENERATION_FENCED: CommitFenced,
     ResponseCode.SUBSCRIPTION_DIFFERS: SubscriptionDiffers,
 }

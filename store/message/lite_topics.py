@@ -8,6 +8,7 @@ from typing import Final
 from store.message.tags import java_hash
 
 NAME_BYTES_MAX: Final = 64
+NAMES: Final = f"a name has 1 to {NAME_BYTES_MAX} of the characters a-z, A-Z, 0-9, _ and -"
 _VALID: Final = re.compile(rf"[A-Za-z0-9_-]{{1,{NAME_BYTES_MAX}}}")
 _MULTIPLIER: Final = 2_862_933_555_777_941_757
 _U64: Final = (1 << 64) - 1

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from store.message.hosts import Host
+from store.message.lite_topics import NAMES, is_valid_name
 from store.message.message_id import offset_message_id
 from store.message.priority import PRIORITY_MAX, priority_of
 from store.message.properties import KEY_SEPARATOR, MessageConst
@@ -17,7 +18,8 @@ _TAGS, _KEYS, _UNIQ_KEY = MessageConst.TAGS, MessageConst.KEYS, MessageConst.UNI
 class Message:
     """A message to send: topic, body and properties.
 
-    As in RocketMQ, tags, keys, the delay level, the delivery time and the priority are stored as properties.
+    As in RocketMQ, tags, keys, the delay level, the delivery time, the priority and the lite topic are stored
+    as properties.
 
     Raises:
         TypeError: Tags, keys, or the names or values of the properties are not strings.
@@ -41,6 +43,7 @@ class Message:
         delay_ms: int = 0,
         deliver_at_ms: int = 0,
         priority: int | None = None,
+        lite_topic: str | None = None,
     ) -> None:
         self.topic = topic
         self.body = body
@@ -61,6 +64,8 @@ class Message:
             self.deliver_at_ms = deliver_at_ms
         if priority is not None:
             self.priority = priority
+        if lite_topic is not None:
+            self.lite_topic = lite_topic
 
     @property
     def tags(self) -> str | None:
@@ -123,6 +128,17 @@ class Message:
         if type(priority) is not int or not 0 <= priority <= PRIORITY_MAX:
             raise TypeError(f"priority is {priority!r}: give an integer from 0 to {PRIORITY_MAX:,}")
         self.properties[MessageConst.PRIORITY] = str(priority)
+
+    @property
+    def lite_topic(self) -> str | None:
+        """The lite topic of a message to a topic of type LITE, or None (property __LITE_TOPIC)."""
+        return self.properties.get(MessageConst.LITE_TOPIC)
+
+    @lite_topic.setter
+    def lite_topic(self, name: str) -> None:
+        if not isinstance(name, str) or not is_valid_name(name):
+            raise TypeError(f"lite_topic is {name!r:.100}: {NAMES}")
+        self.properties[MessageConst.LITE_TOPIC] = name
 
     @property
     def uniq_key(self) -> str | None:

@@ -8,11 +8,11 @@ from typing import TypeVar
 from cluster.client.config import ConsumerConfig, Nameservers
 from cluster.client.errors import ConfigInvalid
 from cluster.client.namespaces import Namespace
-from cluster.client.pop.pop_config import PopConfig
+from cluster.client.pop.pop_config import LiteConfig, PopConfig
 from store.message.validate import check_group
 from store.store_errors import MessageInvalid
 
-ConfigT = TypeVar("ConfigT", bound=ConsumerConfig | PopConfig)
+ConfigT = TypeVar("ConfigT", bound=ConsumerConfig | PopConfig | LiteConfig)
 
 
 def group_config(

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from cluster.client.config import MAX_MS, Nameservers
+from cluster.client.config import Nameservers
 from cluster.client.consumer.arguments import check_poll, selector_of, topics_of
 from cluster.client.errors import ConfigInvalid
 from cluster.client.group.group_config import group_config
 from cluster.client.message_selector import MessageSelector
 from cluster.client.pop.pop_config import PopConfig
 from cluster.client.pop.pop_core import PopCore
+from cluster.client.pop.pop_member import check_ms
 from cluster.client.transport.faces import AsyncFace
 from store.common.clock import Clock
 from store.message.message import MessageExt
@@ -82,7 +83,7 @@ class PopConsumer(AsyncFace[PopCore]):
             raise ConfigInvalid(f"max_messages is {max_messages}: give 1 to {MESSAGES_MAX}")
         core = self._opened()
         invisible_ms = core.config.invisible_ms if invisible_ms is None else invisible_ms
-        _check_ms("invisible_ms", invisible_ms, 1)
+        check_ms("invisible_ms", invisible_ms, 1)
         return await core.receive(
             name, selector_of(expression), max_messages, timeout_ms, invisible_ms, is_ordered=ordered
         )
@@ -101,7 +102,7 @@ class PopConsumer(AsyncFace[PopCore]):
 
         Raises as `extend`.
         """
-        _check_ms("delay_ms", delay_ms, 0)
+        check_ms("delay_ms", delay_ms, 0)
         await self._opened().change(message, max(delay_ms, 1))
 
     async def extend(self, message: MessageExt, invisible_ms: int) -> None:
@@ -113,10 +114,5 @@ class PopConsumer(AsyncFace[PopCore]):
             BrokerUnreachable: There is no connection to its broker.
             DeadlineExceeded: Its broker did not respond in time.
         """
-        _check_ms("invisible_ms", invisible_ms, 1)
+        check_ms("invisible_ms", invisible_ms, 1)
         await self._opened().change(message, invisible_ms)
-
-
-def _check_ms(name: str, time_ms: object, least: int) -> None:
-    if isinstance(time_ms, bool) or not isinstance(time_ms, int) or not least <= time_ms <= MAX_MS:
-        raise ConfigInvalid(f"{name} is {time_ms!r}: give a number of milliseconds, {least} or more")

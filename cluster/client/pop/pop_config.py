@@ -1,4 +1,4 @@
-"""PopConfig: the settings of a pop consumer."""
+"""PopConfig and LiteConfig: the settings of consumers that pop messages."""
 
 from __future__ import annotations
 
@@ -23,3 +23,20 @@ class PopConfig(ClientConfig):
     namespace: str = ""
     invisible_ms: Positive = 60_000
     consume_from: PopFrom = "earliest"
+
+
+@dataclass(frozen=True, slots=True)
+class LiteConfig(ClientConfig):
+    """Settings of the lite consumer.
+
+    Attributes:
+        group: Name of the consumer group, which is bound to the topic (attribute lite.bind.topic).
+        topic: The topic of type LITE.
+        namespace: Namespace of the topic and of the group, as in ConsumerConfig.
+        invisible_ms: How long a received message is invisible to other consumers.
+    """
+
+    group: str = "DEFAULT_CONSUMER"
+    topic: str = ""
+    namespace: str = ""
+    invisible_ms: Positive = 60_000

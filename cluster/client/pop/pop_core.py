@@ -11,66 +11,43 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Sequence
-from typing import Final
 
 import orjson
 
-from actors.wire.bodies.groups import CONSUME_POP, ConsumerData, HeartbeatData, SubscriptionData
 from actors.wire.bodies.pops import (
     INIT_MAX,
     AckMessageHeader,
     BatchAck,
     ChangeInvisibleTimeHeader,
-    ChangeInvisibleTimeResponse,
     NotificationHeader,
     PopMessageHeader,
     encode_batch_acks,
     popped_messages,
 )
-from actors.wire.codes import RequestCode, ResponseCode
+from actors.wire.codes import RequestCode
 from actors.wire.command import RemotingCommand
-from actors.wire.headers import UnregisterClientHeader
 from cluster.client.errors import (
-    BrokerUnreachable,
     ClientClosed,
     ClientError,
-    ConfigInvalid,
-    DataDamaged,
-    refused,
 )
-from cluster.client.group.group_session import CONSUME_FROM
 from cluster.client.message_selector import MessageSelector
-from cluster.client.namespaces import Namespace
 from cluster.client.pop.pop_config import PopConfig
-from cluster.client.transport.instance import ClientInstance
+from cluster.client.pop.pop_member import LONG_POLL_MS, PopMember, receipt_of
 from store.common.clock import Clock
 from store.common.logs import get_logger
 from store.message.message import MessageExt
 from store.message.pop_records import ClaimKey, Receipt, real_topic
 from store.message.properties import MessageConst
-from store.store_errors import MessageInvalid, RecordDamaged
 
 _log = get_logger(__name__)
 
-LONG_POLL_MS: Final = 15_000
-"""A pop or notification waits this long at most in the broker; then the client sends it again."""
-_EMPTY: Final = frozenset(
-    {ResponseCode.POLLING_TIMEOUT, ResponseCode.POLLING_FULL, ResponseCode.PULL_NOT_FOUND}
-)
 
-
-class PopCore:
+class PopCore(PopMember):
     """One pop consumer. Create it on the event loop that runs it."""
 
     def __init__(self, config: PopConfig, clock: Clock | None = None) -> None:
+        super().__init__(config, config.consume_from, clock)
         self.config = config
-        self.instance = ClientInstance(config, clock=clock)
-        self._names = Namespace(config.namespace)
-        self._turn = 0
-        self._subscriptions: dict[str, SubscriptionData] = {}
-        self.instance.start_route_refresh()
-        self.instance.start_heartbeats(self._heartbeat, lambda: list(self._subscriptions))
-        self.instance.before_close(self._leave)
 
     async def receive(
         self,
@@ -146,9 +123,7 @@ class PopCore:
             receipt.offset,
             invisible_ms,
         )
-        command = RemotingCommand(RequestCode.CHANGE_MESSAGE_INVISIBLETIME, header.to_ext())
-        response = await self.instance.invoke(await self._address(topic, receipt.broker_name), command)
-        changed = ChangeInvisibleTimeResponse.from_ext(response.ext)
+        changed = await self._change(topic, receipt.broker_name, header)
         if changed.pop_time is None:
             return
         message.properties[MessageConst.POP_CK] = receipt._replace(
@@ -157,64 +132,6 @@ class PopCore:
             invisible_ms=changed.invisible_time or invisible_ms,
             revive_queue=receipt.revive_queue if changed.revive_qid is None else changed.revive_qid,
         ).encode()
-
-    async def close(self) -> None:
-        """Close the connections. Messages that are not acknowledged become visible again in time."""
-        await self.instance.close()
-
-    def _heartbeat(self) -> HeartbeatData:
-        """Return a heartbeat that makes this worker a member of its group, without queues of its own."""
-        subscriptions = list(self._subscriptions.values())
-        where = CONSUME_FROM[self.config.consume_from]
-        consumer = ConsumerData(
-            self.config.group, CONSUME_POP, consume_from_where=where, subscriptions=subscriptions
-        )
-        return HeartbeatData(self.instance.client_id, [consumer])
-
-    async def _subscribe(self, topic: str, selector: MessageSelector) -> None:
-        """Report the topic to its brokers at its first use, and when the selector has changed."""
-        known = self._subscriptions.get(topic)
-        if known is not None and (known.expression_type, known.sub_string) == (
-            selector.type,
-            selector.expression,
-        ):
-            return
-        self._subscriptions[topic] = SubscriptionData(
-            topic,
-            selector.expression,
-            sub_version=self.instance.clock.wall_ms(),
-            expression_type=selector.type,
-        )
-        await self.instance.send_heartbeats(self._heartbeat(), [topic])
-
-    async def _leave(self) -> None:
-        header = UnregisterClientHeader(self.instance.client_id, consumer_group=self.config.group)
-        addresses = {
-            address
-            for topic in self._subscriptions
-            if (route := self.instance.routes.peek(topic)) is not None
-            for address in route.masters().values()
-        }
-        for address in sorted(addresses):
-            self.instance.remoting.oneway(
-                address, RemotingCommand(RequestCode.UNREGISTER_CLIENT, header.to_ext())
-            )
-
-    async def _brokers(self, topic: str) -> list[tuple[str, str]]:
-        """Return (name, address) of the readable brokers, beginning with another one each time."""
-        route = await self.instance.routes.get(topic)
-        masters = route.masters()
-        names = sorted(share.broker_name for share in route.shares if share.is_readable)
-        found = [(name, masters[name]) for name in names if name in masters]
-        if not found:
-            await self.instance.routes.refresh_or_keep(topic)
-            raise BrokerUnreachable(f"no broker of topic {topic!r} can be read: are they running?")
-        self._turn = first = (self._turn + 1) % len(found)
-        return [*found[first:], *found[:first]]
-
-    async def _address(self, topic: str, broker_name: str) -> str:
-        await self.instance.routes.get(topic)
-        return self.instance.master_of(topic, broker_name)
 
     async def _pop_any(
         self, brokers: Iterable[tuple[str, str]], header: PopMessageHeader
@@ -241,16 +158,7 @@ class PopCore:
 
     async def _pop(self, name: str, address: str, header: PopMessageHeader) -> list[MessageExt]:
         command = RemotingCommand(RequestCode.POP_MESSAGE, header.to_ext())
-        timeout_ms = header.poll_time + self.config.request_timeout_ms
-        response = await self.instance.request(address, command, timeout_ms)
-        if response.code in _EMPTY:
-            return []
-        if response.code != ResponseCode.SUCCESS:
-            raise refused(response.code, response.remark, address)
-        try:
-            return popped_messages(response.ext, response.body, name)
-        except (RecordDamaged, MessageInvalid, KeyError, ValueError) as error:
-            raise DataDamaged(f"the response of broker {name!r} to a pop is damaged: {error!r}") from error
+        return await self._popped(name, address, command, header.poll_time, popped_messages)
 
     async def _wait(self, brokers: Iterable[tuple[str, str]], header: NotificationHeader) -> None:
         """Wait until a broker has a message, but for the poll time of `header` at most."""
@@ -292,14 +200,3 @@ class PopCore:
             body = orjson.dumps(encode_batch_acks(broker_name, acks))
             command = RemotingCommand(RequestCode.BATCH_ACK_MESSAGE, body=body)
         await self.instance.invoke(address, command)
-
-
-def receipt_of(message: MessageExt) -> Receipt:
-    """Return the receipt of a received message. Raises ConfigInvalid if it has none."""
-    text = message.properties.get(MessageConst.POP_CK) if isinstance(message, MessageExt) else None
-    if text is None:
-        raise ConfigInvalid(f"{message!r:.100} was not received by a PopConsumer: give the received message")
-    try:
-        return Receipt.decode(text)
-    except MessageInvalid as error:
-        raise ConfigInvalid(error.remark) from error

@@ -78,12 +78,13 @@ class Producer(AsyncFace[ProducerCore]):
         deliver_at: datetime | int | None = None,
         deliver_after: timedelta | int | None = None,
         priority: int | None = None,
+        lite_topic: str | None = None,
         timeout_ms: int | None = None,
     ) -> SendResult:
         """Send one message and return the queue and offset at which it is stored.
 
-        A send with `sharding_key`, `queue` or `selector` is bound to one queue and is retried on that queue
-        until `delivery_timeout_ms`. Any other send is retried on other queues, at most
+        A send with `sharding_key`, `queue`, `selector` or `lite_topic` is bound to one queue and is retried
+        there until `delivery_timeout_ms`. Any other send is retried on other queues, at most
         `retry_times_when_send_failed` times, until `send_timeout_ms`.
 
         Args:
@@ -101,13 +102,15 @@ class Producer(AsyncFace[ProducerCore]):
             deliver_at: Deliver it at this time: a datetime with a time zone, or milliseconds since the epoch.
             deliver_after: Deliver it after this time: a timedelta, or milliseconds.
             priority: Priority, from 0 on, in a topic of type PRIORITY: pop consumers get larger ones first.
+            lite_topic: Lite topic of the message, in a topic of type LITE. Its messages keep their order if
+                the caller waits for each send before the next.
             timeout_ms: Deadline of this send, instead of the configured one.
 
         Raises MessageRejected, TopicNotFound, SendFailed, DeadlineExceeded and other errors of
         `cluster.client.errors`.
         """
         core = self._opened()
-        ready = as_message(message, body, tags, keys, properties, priority)
+        ready = as_message(message, body, tags, keys, properties, priority, lite_topic)
         if delay_level or deliver_at is not None or deliver_after is not None:
             delay_message(ready, message, delay_level, deliver_at, deliver_after)
         choose = chooser(ready, sharding_key, queue, selector, argument)
@@ -163,13 +166,14 @@ class Producer(AsyncFace[ProducerCore]):
         deliver_at: datetime | int | None = None,
         deliver_after: timedelta | int | None = None,
         priority: int | None = None,
+        lite_topic: str | None = None,
     ) -> None:
         """Send one message without waiting for a response. The arguments are those of `send`.
 
         If the broker is unreachable or rejects the message, the message is lost without an error.
         """
         core = self._opened()
-        ready = as_message(message, body, tags, keys, properties, priority)
+        ready = as_message(message, body, tags, keys, properties, priority, lite_topic)
         if delay_level or deliver_at is not None or deliver_after is not None:
             delay_message(ready, message, delay_level, deliver_at, deliver_after)
         choose = chooser(ready, sharding_key, queue, selector, argument)

@@ -18,8 +18,10 @@ from cluster.client.producer.sender import Choose
 from cluster.client.selectors import MessageQueueSelector, queue_index
 from cluster.client.transport.topic_route import TopicRoute
 from store.message.buffers import owned_bytes
+from store.message.lite_topics import lite_topic_queue
 from store.message.message import Message
 from store.message.message_queue import MessageQueue
+from store.message.properties import MessageConst
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -35,6 +37,17 @@ class KeyedChoice:
     def __call__(self, route: TopicRoute) -> MessageQueue:
         """Return the queue of the key. Raises ClientError if no queue is writable."""
         return keyed_queues(route)[queue_index(self.key, len(route.keyed))]
+
+
+@dataclass(frozen=True, slots=True)
+class LiteChoice:
+    """Chooses the queue of a lite topic, as RocketMQ's proxy does."""
+
+    name: str
+
+    def __call__(self, route: TopicRoute) -> MessageQueue:
+        """Return the queue of the lite topic. Raises ClientError if no queue is writable."""
+        return keyed_queues(route)[lite_topic_queue(self.name, len(route.keyed))]
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +70,7 @@ def as_message(
     keys: str | Sequence[str] | None,
     properties: dict[str, str] | None,
     priority: int | None = None,
+    lite_topic: str | None = None,
 ) -> Message:
     """Return `message` if it is a Message; else build one from the topic `message` and the other arguments.
 
@@ -65,13 +79,17 @@ def as_message(
     if isinstance(message, Message):
         if body is not None or tags is not None or keys is not None or properties is not None:
             raise ConfigInvalid("give either a Message, or a topic with body, tags, keys and properties")
-        if priority is not None:
-            raise ConfigInvalid("give either a Message with its priority, or a topic with body and priority")
+        if priority is not None or lite_topic is not None:
+            raise ConfigInvalid(
+                "give either a Message with its priority or lite topic, or a topic with body and these"
+            )
         return with_owned_body(message)
     if body is None:
         raise ConfigInvalid(f"send to topic {message!r} without a body: give bytes or a string")
     try:
-        return Message(message, as_body(body), tags, keys, properties, priority=priority)
+        return Message(
+            message, as_body(body), tags, keys, properties, priority=priority, lite_topic=lite_topic
+        )
     except TypeError as error:
         raise ConfigInvalid(f"message to topic {message!r}: {error}") from error
 
@@ -209,10 +227,14 @@ def chooser(
 ) -> Choose | None:
     """Return a function that chooses the queue of `message`; None if the message may use any queue.
 
-    Raises ConfigInvalid if one of `sharding_key`, `queue` and `selector` is invalid, or several are given.
+    Raises ConfigInvalid if one of `sharding_key`, `queue` and `selector` is invalid, or several are given,
+    also of the message's own choice: its priority or lite topic.
     """
+    lite_topic = message.properties.get(MessageConst.LITE_TOPIC)
     if sharding_key is None and queue is None and selector is None and argument is None:
-        return None  # the hot path
+        return None if lite_topic is None else LiteChoice(lite_topic)  # the hot path
+    if lite_topic is not None:
+        raise ConfigInvalid("a lite topic has its queue: give no sharding_key, queue or selector with it")
     if (sharding_key is not None) + (queue is not None) + (selector is not None) > 1:
         raise ConfigInvalid("give only one of sharding_key, queue and selector")
     if queue is not None:

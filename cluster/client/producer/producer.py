@@ -124,10 +124,11 @@ class Producer(BlockingFace[aio.Producer]):
         deliver_at: datetime | int | None = None,
         deliver_after: timedelta | int | None = None,
         priority: int | None = None,
+        lite_topic: str | None = None,
         timeout_ms: int | None = None,
     ) -> SendResult:
         opened = self._opened or self._open()
-        ready = as_message(message, body, tags, keys, properties, priority)
+        ready = as_message(message, body, tags, keys, properties, priority, lite_topic)
         if delay_level or deliver_at is not None or deliver_after is not None:
             delay_message(ready, message, delay_level, deliver_at, deliver_after)
         choose = chooser(ready, sharding_key, queue, selector, argument)
@@ -158,6 +159,7 @@ class Producer(BlockingFace[aio.Producer]):
         deliver_at: datetime | int | None = None,
         deliver_after: timedelta | int | None = None,
         priority: int | None = None,
+        lite_topic: str | None = None,
         timeout_ms: int | None = None,
     ) -> Future[SendResult]:
         """Send one message as `send` does, but return a future of the result immediately.
@@ -166,7 +168,7 @@ class Producer(BlockingFace[aio.Producer]):
         order of the calls; a message that is retried may be stored after later ones.
         """
         opened = self._opened or self._open()
-        ready = as_message(message, body, tags, keys, properties, priority)
+        ready = as_message(message, body, tags, keys, properties, priority, lite_topic)
         if delay_level or deliver_at is not None or deliver_after is not None:
             delay_message(ready, message, delay_level, deliver_at, deliver_after)
         choose = chooser(ready, sharding_key, queue, selector, argument)

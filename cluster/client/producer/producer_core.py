@@ -144,7 +144,9 @@ class ProducerCore:
         """
         timeout_ms = self._timeout_ms(choose, timeout_ms)
         if choose is not None and MessageConst.PRIORITY in message.properties:
-            raise ConfigInvalid("a priority is the queue: give no sharding_key, queue or selector with it")
+            raise ConfigInvalid(
+                "a priority is the queue: give no sharding_key, queue, selector or lite_topic with it"
+            )
         context = self.hooks.before([message], is_oneway=is_oneway)
         try:
             outbound = self.factory.message(message if context is None else context.messages[0])

@@ -21,7 +21,15 @@ ONLY_BLOCKING = {
     for method in ("send_async", "reset_after_fork")
 }
 ONLY_ASYNC = {("PullConsumer", "acknowledged")}
-CLASSES = ["Admin", "PopConsumer", "Producer", "PullConsumer", "PushConsumer", "TransactionProducer"]
+CLASSES = [
+    "Admin",
+    "LiteConsumer",
+    "PopConsumer",
+    "Producer",
+    "PullConsumer",
+    "PushConsumer",
+    "TransactionProducer",
+]
 
 
 def methods(kind: type) -> dict[str, Callable[..., object]]:
