@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 from actors.host.service_host import Service
@@ -18,9 +19,11 @@ class Console(ActorShell):
         """Create the console with the settings in the actor's spec."""
         from cluster.console.console_settings import ConsoleSettings
         from cluster.console.service import ConsoleService
+        from cluster.control.lake_rows import lake_rows
         from store.common.clock import SystemClock
 
-        return ConsoleService(ConsoleSettings.model_validate(self._spec["settings"]), SystemClock())
+        settings = ConsoleSettings.model_validate(self._spec["settings"])
+        return ConsoleService(settings, SystemClock(), partial(lake_rows, self._spec["namespace"]))
 
     def details(self) -> dict[str, Any]:
         """Return the address of the console."""

@@ -3,21 +3,8 @@
 from __future__ import annotations
 
 from actors.wire.remoting_errors import without_paths
-from cluster.client.errors import (
-    BrokerBusy,
-    BrokerRefused,
-    BrokerUnreachable,
-    ClientClosed,
-    ClientError,
-    ConfigInvalid,
-    DeadlineExceeded,
-    GroupNotFound,
-    InvalidRequest,
-    NameserverUnreachable,
-    NotSupported,
-    PermissionDenied,
-    TopicNotFound,
-)
+from cluster.client import errors
+from cluster.client.errors import ClientError
 from store.store_errors import MessageInvalid
 
 
@@ -36,18 +23,22 @@ class ApiError(Exception):
 
 
 _KINDS: tuple[tuple[type[ClientError], int, str], ...] = (
-    (ConfigInvalid, 400, "Correct the value and try again."),
-    (TopicNotFound, 404, "Choose an existing topic: the page Topics lists them all."),
-    (GroupNotFound, 404, "Choose an existing group: the page Groups lists them all."),
-    (PermissionDenied, 403, "Read the reason. Rights are given with `raymq acl set`."),
-    (NotSupported, 501, "This needs brokers of RayMQ."),
-    (InvalidRequest, 400, "Correct the value and try again."),
-    (BrokerBusy, 503, "Try again in a few seconds."),
-    (BrokerRefused, 409, "Read the reason, which is the broker's, and try again."),
-    (NameserverUnreachable, 502, "Start a nameserver, or start the console with --nameserver HOST:PORT."),
-    (BrokerUnreachable, 502, "Start the broker, or check the network between console and broker."),
-    (DeadlineExceeded, 504, "Try again; if it happens often, look at the load of the brokers."),
-    (ClientClosed, 503, "The console is stopping: start it again."),
+    (errors.ConfigInvalid, 400, "Correct the value and try again."),
+    (errors.TopicNotFound, 404, "Choose an existing topic: the page Topics lists them all."),
+    (errors.GroupNotFound, 404, "Choose an existing group: the page Groups lists them all."),
+    (errors.PermissionDenied, 403, "Read the reason. Rights are given with `raymq acl set`."),
+    (errors.NotSupported, 501, "This needs brokers of RayMQ."),
+    (errors.InvalidRequest, 400, "Correct the value and try again."),
+    (errors.BrokerBusy, 503, "Try again in a few seconds."),
+    (errors.BrokerRefused, 409, "Read the reason, which is the broker's, and try again."),
+    (
+        errors.NameserverUnreachable,
+        502,
+        "Start a nameserver, or give the console another with --nameserver.",
+    ),
+    (errors.BrokerUnreachable, 502, "Start the broker, or check the network between console and broker."),
+    (errors.DeadlineExceeded, 504, "Try again; if it happens often, look at the load of the brokers."),
+    (errors.ClientClosed, 503, "The console is stopping: start it again."),
 )
 
 

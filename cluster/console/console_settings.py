@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import ipaddress
 from pathlib import Path
 from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
 from actors.host.metrics.endpoint import MetricsSettings
+from cluster.control.placement import is_loopback
 
 
 class ConsoleSettings(MetricsSettings):
@@ -56,9 +56,4 @@ class ConsoleSettings(MetricsSettings):
     @property
     def is_local(self) -> bool:
         """True if only programs of this machine can connect."""
-        if self.listen_host == "localhost":
-            return True
-        try:
-            return ipaddress.ip_address(self.listen_host).is_loopback
-        except ValueError:
-            return False
+        return is_loopback(self.listen_host)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import ipaddress
 import re
 from collections.abc import Awaitable, Callable
 
 from aiohttp import web
 
 from cluster.console.api_errors import ApiError
+from cluster.control.placement import is_loopback
 
 OWN_HEADER = "X-RayMQ-Console"
 """Header of each change. Another page cannot send it without a permission that this server never gives."""
@@ -37,19 +37,12 @@ def check_host_header(request: web.Request, listen_host: str) -> None:
     given = request.headers.get("Host", "")
     found = _HOST.fullmatch(given)
     name = found[1] or found[2] if found else ""
-    if name.lower() not in ("localhost", listen_host) and not _is_loopback(name):
+    if name.lower() != listen_host and not is_loopback(name.lower()):
         raise ApiError(
             421,
             f"the console was addressed as {given[:80]!r}, and it only serves this machine",
             "Open it as http://localhost:PORT/, or start it with --host.",
         )
-
-
-def _is_loopback(name: str) -> bool:
-    try:
-        return ipaddress.ip_address(name).is_loopback
-    except ValueError:
-        return False
 
 
 def check_origin(request: web.Request, *, is_change: bool) -> None:

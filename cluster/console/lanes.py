@@ -19,10 +19,7 @@ from cluster.console.api_errors import ApiError
 
 T = TypeVar("T")
 WAITING: Final = Bound(
-    "console_waiting_requests",
-    1_000,
-    AtLimit.REFUSE,
-    "Requests that run or wait for a thread.",
+    "console_waiting_requests", 1_000, AtLimit.REFUSE, "Requests that run or wait for a thread."
 )
 
 

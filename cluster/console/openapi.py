@@ -17,7 +17,7 @@ _TEXT = {"type": "string"}
 
 def document(routes: Sequence[Route]) -> dict[str, Any]:
     """Return the OpenAPI 3.1 document of `routes`."""
-    results = [_rows_of(route) if _is_part(route) else route.result for route in routes]
+    results = [list[get_args(each.result)] if _is_part(each) else each.result for each in routes]  # type: ignore[misc]
     types = [*(route.parameters for route in routes), *results]
     schemas, components = msgspec.json.schema_components(types, ref_template=_REFERENCE)
     paths: dict[str, Any] = {}
@@ -61,11 +61,6 @@ def _operation(route: Route, parameters: Mapping[str, Any], result: Any) -> dict
 
 def _is_part(route: Route) -> bool:
     return get_origin(route.result) is ListPart
-
-
-def _rows_of(route: Route) -> Any:
-    (row,) = get_args(route.result)
-    return list[row]  # type: ignore[valid-type]
 
 
 def _object(properties: Mapping[str, Any], required: Sequence[str]) -> dict[str, Any]:

@@ -30,6 +30,7 @@ from cluster.console.resources.access import AccessResources
 from cluster.console.resources.brokers import BrokerResources
 from cluster.console.resources.dead_letters import DeadLetterResources
 from cluster.console.resources.groups import GroupResources
+from cluster.console.resources.lakes import FindLakes, LakeResources
 from cluster.console.resources.messages import MessageResources
 from cluster.console.resources.overview import OverviewResources
 from cluster.console.resources.topics import TopicResources
@@ -71,7 +72,7 @@ class ConsoleService:
     that has logged in, or unsigned if the brokers accept every client.
     """
 
-    def __init__(self, settings: ConsoleSettings, clock: Clock) -> None:
+    def __init__(self, settings: ConsoleSettings, clock: Clock, lakes: FindLakes | None = None) -> None:
         self.settings = settings
         self._nameservers = ";".join(settings.nameservers)
         self._admin = Admin(config=ClientConfig(nameservers=self._nameservers))
@@ -87,6 +88,7 @@ class ConsoleService:
             messages,
             DeadLetterResources(settings.bodies),
             BrokerResources(clock),
+            LakeResources(lakes, rights),
             AccessResources(),
         )
         self._api = Api(self.routes, self._access, self.changes, settings)
@@ -170,29 +172,20 @@ class ConsoleService:
 
     def _figures(self) -> list[Figure]:
         def responses() -> list[Value]:
-            return [Value((str(status),), count) for status, count in self._responses.items()]
+            return [Value((str(status),), number) for status, number in self._responses.items()]
 
-        api, access, sampler = self._api, self._access, self.sampler
-        rows: tuple[tuple[str, Kind, Callable[[], Any], str], ...] = (
-            ("waiting_requests", Kind.GAUGE, lambda: api.waiting, "Requests that run or wait for a thread."),
-            ("sessions", Kind.GAUGE, lambda: access.sessions, "Logged-in users."),
-            ("samples_total", Kind.COUNTER, lambda: sampler.samples, "Samples of the cluster."),
-            ("sample_problems", Kind.GAUGE, lambda: len(sampler.last.problems), "What it could not read."),
-            ("sample_seconds", Kind.GAUGE, lambda: sampler.duration_ns / 1e9, "Duration of the last sample."),
-        )
-        name, text = "responses_total", "HTTP responses by status."
+        def figure(name: str, kind: Kind, value: Callable[[], Any], text: str, **more: Any) -> Figure:
+            unit = "s" if name.endswith("_seconds") else ""
+            return Figure(name, kind, unit, value, text, **more, metric=f"raymq_console_{name}")
+
+        api, access, sampler, gauge, count = self._api, self._access, self.sampler, Kind.GAUGE, Kind.COUNTER
         return [
-            Figure(name, Kind.COUNTER, "", responses, text, ("status",), metric=f"raymq_console_{name}"),
-            *(
-                Figure(
-                    row[0],
-                    row[1],
-                    "s" if row[0].endswith("_seconds") else "",
-                    *row[2:],
-                    metric=f"raymq_console_{row[0]}",
-                )
-                for row in rows
-            ),
+            figure("responses_total", count, responses, "HTTP responses by status.", labels=("status",)),
+            figure("waiting_requests", gauge, lambda: api.waiting, "Requests that run or wait for a thread."),
+            figure("sessions", gauge, lambda: access.sessions, "Logged-in users."),
+            figure("samples_total", count, lambda: sampler.samples, "Samples of the cluster."),
+            figure("sample_problems", gauge, lambda: len(sampler.last.problems), "What it could not read."),
+            figure("sample_seconds", gauge, lambda: sampler.duration_ns / 1e9, "Time of the last sample."),
         ]
 
     async def _sample(self) -> None:

@@ -68,6 +68,7 @@ class LakeService:
                     "snapshot": each.snapshot,
                     "lost": each.lost,
                     "failures": each.failures,
+                    "problem": each.problem,
                 }
                 for topic, each in self._tables()
             },

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from cluster.client import Admin, ClientError, Producer, ProducerConfig
+from cluster.control.lake_rows import lake_rows
 from jobs.lake.catalogs import LakeSettings, open_catalog
 from jobs.lake.lake_table import LakeTable
 from tests.background import Background
@@ -97,6 +98,8 @@ def test_lake_has_each_message_once_whatever_is_killed(raymq: RayMQ) -> None:
     status = json.loads(raymq.run("status", "--set", LAKES).stdout)
     (lake,) = [each for each in status["actors"] if each["kind"] == "lake"]
     table = lake["details"]["tables"][TOPIC]
+    [row] = [each for each in lake_rows("raymq") if each.topic == TOPIC]
+    assert (row.lake, row.lost, row.failures, row.problem) == ("lake-0", 0, 0, "")
     assert (lake["state"], table["lost"], table["failures"]) == ("serving", 0, 0)
     eventually(lambda: status_of("lake-0")["details"]["tables"][TOPIC]["rows"] == found.total())
 

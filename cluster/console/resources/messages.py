@@ -51,27 +51,6 @@ class SearchResult:
     cursor: str
 
 
-class _Cursors:
-    """The positions at which searches stopped, by name; the oldest are dropped."""
-
-    def __init__(self) -> None:
-        self._found = Newest[str, tuple[str, ScanResult, Mapping[MessageQueue, int]]](CURSORS)
-
-    def keep(self, topic: str, result: ScanResult, ends: Mapping[MessageQueue, int]) -> str:
-        name = secrets.token_urlsafe(12)
-        self._found[name] = (topic, result, ends)
-        return name
-
-    def bounds(self) -> Sequence[Use]:
-        return (self._found.use(),)
-
-    def of(self, name: str, topic: str) -> tuple[Mapping[MessageQueue, int], Mapping[MessageQueue, int]]:
-        found = self._found.get(name)
-        if found is None or found[0] != topic:
-            raise ApiError(410, f"the cursor {name!r} is no longer known", "Start the search again.")
-        return found[1].positions, found[2]
-
-
 def _search_command(given: Mapping[str, Any]) -> str:
     """Return the command with the same rows; if a search is continued, with the rows of all its parts."""
     begin = "--last={last}" if given["since"] is None else "--from={since}"
@@ -86,8 +65,12 @@ class MessageResources:
     def __init__(self, clock: Clock, bodies: Bodies) -> None:
         self._clock = clock
         self._bodies = bodies
-        self._cursors = _Cursors()
-        self.bounds = self._cursors.bounds
+        self._cursors = Newest[str, tuple[str, ScanResult, Mapping[MessageQueue, int]]](CURSORS)
+        """Topic, result and ends of searches that have stopped, by the name of the cursor."""
+
+    def bounds(self) -> Sequence[Use]:
+        """Return the uses of bounds."""
+        return (self._cursors.use(),)
 
     @route("GET", "/topics/{topic}/messages/{message}", "message get {topic} --id={message}", is_search=True)
     def message(self, admin: Admin, topic: Name, message: Name) -> Sequence[Mapping[str, Any]]:
@@ -122,13 +105,16 @@ class MessageResources:
             raise ApiError(400, "`follow` and `until` exclude each other", "Omit one of them.")
         keep = matcher(tags=tags, sql=sql, key=key, contains=contains)
         if cursor is not None:
-            begins, ends = self._cursors.of(cursor, topic)
-            ends = admin.end_offsets(topic) if follow else ends
+            of_topic, before, ends = self._cursors.get(cursor) or ("", None, {})
+            if before is None or of_topic != topic:
+                raise ApiError(410, f"the cursor {cursor!r} is no longer known", "Start the search again.")
+            begins, ends = before.positions, admin.end_offsets(topic) if follow else ends
         else:
             begins, ends = search_range(admin, topic, since, until, last)
         result = scan(admin, begins, ends, keep, ScanLimits(found=limit), self._clock)
         messages = [shown_message(each, self._bodies) for each in result.messages]
-        kept = self._cursors.keep(topic, result, ends)
+        kept = secrets.token_urlsafe(12)
+        self._cursors[kept] = (topic, result, ends)
         return SearchResult(messages, result.scanned, result.total, result.unreadable, result.stopped, kept)
 
 

@@ -16,17 +16,9 @@ from cluster.console.rights import Rights
 from cluster.console.routes import Name, Prepared, Short, plan, route
 from cluster.console.sampler import Sampler
 from cluster.counted import counted
+from cluster.views import topics as views
 from cluster.views.samples import GroupSample
-from cluster.views.topics import (
-    TopicDetails,
-    TopicProgress,
-    TopicSummary,
-    list_topics,
-    perm_name,
-    plan_topic,
-    topic_description,
-    topic_progress,
-)
+from cluster.views.topics import TopicDetails, TopicProgress, TopicSummary, plan_topic
 from store.common.clock import Clock
 from store.message.validate import check_topic
 
@@ -89,7 +81,7 @@ class TopicResources:
             for topic, lag in progress.topics.items():
                 groups.setdefault(topic, []).append(GroupOfTopic(name, lag.lag, lag.in_flight))
         rows = []
-        for each in list_topics(admin):
+        for each in views.list_topics(admin):
             if each.kind != "normal" and not system:
                 continue
             stored = sample.topics.get(each.topic)
@@ -104,7 +96,7 @@ class TopicResources:
     @route("GET", "/topics/{topic}", "topic stats {topic}")
     def topic(self, admin: Admin, topic: Name) -> TopicPage:
         """Return one topic. Raises ClientError."""
-        details, progress = topic_description(admin, topic), topic_progress(admin, topic)
+        details, progress = views.topic_description(admin, topic), views.topic_progress(admin, topic)
         sampled = self._groups_for(admin) or {}
         groups = []
         for group in details.groups:
@@ -137,7 +129,7 @@ class TopicResources:
             for name, old, new in (
                 ("queues on each broker", before and before.write_queue_nums, wanted.queues),
                 ("read queues on each broker", before and before.read_queue_nums, wanted.read_queues),
-                ("permission", before and perm_name(before.perm), perm_name(wanted.perm)),
+                ("permission", before and views.perm_name(before.perm), views.perm_name(wanted.perm)),
                 ("order", before and before.order, wanted.order),
             )
         ]
@@ -151,7 +143,7 @@ class TopicResources:
     @route("DELETE", "/topics/{topic}", "topic delete {topic}")
     def delete_topic(self, admin: Admin, topic: Name) -> Prepared:
         """Delete a topic. Raises ClientError."""
-        progress = topic_progress(admin, topic)
+        progress = views.topic_progress(admin, topic)
         messages, queues = counted(progress.messages, "message"), counted(len(progress.queues), "queue")
         what = f"topic {topic}: {messages} in {queues}"
         rows = [

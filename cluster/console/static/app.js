@@ -13,6 +13,7 @@ const PAGES = {
   waiting: ["waiting", null, "Timers", "w"],
   clients: ["clients", null, "Clients", "k"],
   brokers: ["brokers", "broker", "Brokers", "b"],
+  lakes: ["lakes", null, "Lakes", "i"],
   access: ["access", null, "Access", "a"],
   changes: ["changes", null, "Changes", "c"],
 };

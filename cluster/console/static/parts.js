@@ -24,7 +24,7 @@ export function pageOf(address, everyMs, Body) {
   return function Loaded({ name }) {
     const { query, setQuery } = useContext(Shell);
     const of = useGet(...address(name, query), everyMs);
-    return of.data ? html`<${Body} ...${{ name, of, query, setQuery }} data=${of.data} />` : html`<${Loading} of=${of} />`;
+    return of.data !== undefined ? html`<${Body} ...${{ name, of, query, setQuery }} data=${of.data} />` : html`<${Loading} of=${of} />`;
   };
 }
 

@@ -16,6 +16,7 @@ from cluster.client.config import ClientConfig
 from cluster.client.transport.loop_thread import LoopThread
 from cluster.console.console_settings import ConsoleSettings
 from cluster.console.service import ConsoleService
+from cluster.control.lake_rows import LakeRow
 from store.common.clock import SystemClock
 from store.message.group_config import SubscriptionGroupConfig
 from tests.cluster.client.conftest import Cluster
@@ -33,11 +34,16 @@ class Console:
     """A running console and an HTTP client that sends what its pages send."""
 
     def __init__(
-        self, cluster: Cluster | None = None, nameservers: list[str] | None = None, **settings: Any
+        self,
+        cluster: Cluster | None = None,
+        nameservers: list[str] | None = None,
+        lakes: Callable[[], list[LakeRow]] | None = None,
+        **settings: Any,
     ) -> None:
         given = {"sample_interval_ms": 100, "listen_port": 0, "metrics_port": -1, **settings}
         addresses = nameservers or (cluster.addresses if cluster else [])
-        self.service = ConsoleService(ConsoleSettings(nameservers=addresses, **given), SystemClock())
+        found = ConsoleSettings(nameservers=addresses, **given)
+        self.service = ConsoleService(found, SystemClock(), lakes)
         self._thread = LoopThread("test-console")
         self._thread.run(self.service.start())
         self.url = self.service.address

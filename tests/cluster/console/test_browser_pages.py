@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from cluster.client import Admin
+from cluster.control.lake_rows import LakeRow
 from store.message.group_config import SubscriptionGroupConfig
 from tests.cluster.client.conftest import Cluster
 from tests.cluster.console.browsers import CHROMIUM, Visitor
@@ -41,7 +43,7 @@ OF_OTHERS = (
     ("brokers", "brokers?match=b&sort=-id"), ("brokers/a", "brokers/b"),
     ("brokers/a?match=boot", "brokers/a?tab=settings"), ("", "overview?span=day"),
     ("clients?match=none", "clients"), ("changes?match=none", "changes"), ("nosuch", "nosuch/too"),
-    ("waiting", "waiting?sort=-timers"), ("dead-letters?match=none", "dead-letters"),
+    ("waiting", "waiting?sort=-timers"), ("dead-letters?match=none", "dead-letters"), ("lakes", "lakes?a=b"),
 )  # fmt: skip
 
 
@@ -125,6 +127,22 @@ def test_dead_letters_continue_with_older_ones(visitor: Visitor, dead: str) -> N
     visitor.page.get_by_role("button", name="Continue").wait_for(state="detached")
     assert visitor.page.locator("tbody tr").count() == 3
     assert "of 3 shown" not in visitor.page.locator("main").inner_text()
+
+
+def test_lakes_page_shows_tables_and_dashes_for_what_is_unknown(
+    browser: Browser, visitor: Visitor, consoles: Callable[..., Console], cluster: Cluster
+) -> None:
+    assert "Unknown here: only a console that is a process" in visitor.visit("lakes", "Unknown")
+    behind = LakeRow("lake-0", "orders", 1_000, 12, 8_531_247_129_034_512_001, 61.2, 5, 2, "disk full")
+    found = [behind, LakeRow("lake-1", problem="it does not respond")]
+    page = Visitor(browser.new_context().new_page(), consoles(cluster, lakes=lambda: found))
+    page.visit("lakes", "orders")
+    known, unknown = (each.locator("td").all_inner_texts() for each in page.page.locator("tbody tr").all())
+    snapshot = "8531247129034512001"  # JavaScript has no number for it
+    assert known == ["orders", "lake-0", "1,000", "12", snapshot, "1 min 1 s", "5", "2", "disk full"]
+    assert unknown == ["–", "lake-1", *"–" * 6, "it does not respond"]
+    assert page.errors == []
+    page.page.context.close()
 
 
 def test_access_page_of_an_open_cluster_is_no_error(visitor: Visitor) -> None:

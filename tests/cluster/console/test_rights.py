@@ -152,7 +152,7 @@ def test_samples_name_no_group_to_a_user_that_may_not_list_groups(console: Conso
     rows = {each["topic"]: each for each in console.get("/topics")["rows"]}
     assert (rows["payroll"]["messages"], rows["payroll"]["groups"], rows["payroll"]["lag"]) == (0, None, None)
     assert "wages" not in str(console.get("/topics/payroll"))
-    for path in ("/overview", "/history", "/changes", "/groups", "/groups/wages"):
+    for path in ("/overview", "/history", "/changes", "/lakes", "/groups", "/groups/wages"):
         assert console.refused(path)[0] == 403, path
 
 
@@ -185,5 +185,5 @@ def test_open_cluster_shows_no_samples_while_no_broker_responds(
     console.await_sample()
     for name in list(own_cluster.brokers):
         own_cluster.stop_broker(name)
-    for path in ("/overview", "/history", "/changes"):
+    for path in ("/overview", "/history", "/changes", "/lakes"):
         assert console.refused(path)[0] == 503, path
