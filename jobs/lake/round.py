@@ -11,14 +11,14 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import accumulate, groupby
 from pathlib import Path
-from typing import NoReturn, Protocol
+from typing import Protocol
 
 from cluster.client.read_epoch import ReadEpoch
 from jobs.job_errors import CommitConflict, DataLoss, FetchFailed, LakeInvalid, MissingRange
 from jobs.lake.lake_table import LakeGap, LakeState, LakeTable, merge_gaps
-from jobs.lake.write_rows import FILE_BYTES, ErrorsTarget, WriteTask, WrittenRows, delete_files
+from jobs.lake.write_rows import FILE_BYTES, Decoding, FilesOf, WriteTask, WrittenRows, delete_files
 from jobs.reading.log_epochs import Epochs, epochs_after, gone_back
 from jobs.reading.splits import QueueState, Split, StoreLocation, cut_splits
 from store.common.logs import get_logger
@@ -62,14 +62,12 @@ class RoundOptions:
     """What a round reads and writes.
 
     Attributes:
-        map_files: Map the files of stores where the tasks run; if False, fetch from the brokers.
         has_broker: The queues are served by brokers; False for a store without one.
         accept_loss: List deleted and damaged messages as gaps; if False, fail instead.
         messages_max: Maximum number of messages of the round.
         file_bytes: The size at which a file is complete.
     """
 
-    map_files: bool = True
     has_broker: bool = True
     accept_loss: bool = True
     messages_max: int = ROUND_MESSAGES_MAX
@@ -83,7 +81,7 @@ class RoundPlan:
     Attributes:
         ranges: The offsets of each queue, not cut yet.
         ends: The offsets that the table has after the round, for all of its queues.
-        gaps: Offsets that were deleted before they were written.
+        missing: Offsets that were deleted before they were written.
         remaining: Number of confirmed messages that are left for later rounds.
         ahead: The queues of which the table has more than their log, which was restored from a copy or lost
             its end; they are left alone.
@@ -91,7 +89,7 @@ class RoundPlan:
 
     ranges: Sequence[Split]
     ends: Mapping[MessageQueue, int]
-    gaps: Sequence[LakeGap] = ()
+    missing: Sequence[MissingRange] = ()
     remaining: int = 0
     ahead: Sequence[MessageQueue] = ()
 
@@ -106,10 +104,8 @@ class RoundResult:
     """The result of a round.
 
     Attributes:
-        topic: The topic.
         rows: Number of rows that were added.
         files: Number of files that were added.
-        size_bytes: The size of these files.
         gaps: The gaps that this round found.
         remaining: Number of confirmed messages that are left for later rounds.
         ahead: See `RoundPlan`.
@@ -117,10 +113,8 @@ class RoundResult:
         errors: Number of messages in the table of errors, because their bodies cannot be decoded.
     """
 
-    topic: str
     rows: int
     files: int
-    size_bytes: int
     gaps: Sequence[LakeGap]
     remaining: int
     ahead: Sequence[MessageQueue]
@@ -135,7 +129,7 @@ def plan_round(
 
     If there are more than `messages_max` messages, each queue gets its share.
     """
-    ends, gaps, ahead, whole = dict(state.offsets), [], [], []
+    ends, missing, ahead, whole = dict(state.offsets), [], [], []
     for each in sorted(queues, key=lambda one: one.queue):
         reached = state.offsets.get(each.queue, 0)
         if reached > each.max_offset:
@@ -143,14 +137,14 @@ def plan_round(
             continue
         begin = max(reached, each.min_offset)
         if begin > reached:
-            gaps.append(LakeGap(*each.queue[1:], reached, begin))
+            missing.append(MissingRange(*each.queue, reached, begin, "before the first offset of the queue"))
         ends[each.queue] = begin
         if begin < each.max_offset:
             whole.append(Split(each.queue, begin, each.max_offset, each.location))
     total = sum(each.message_count for each in whole)
     ranges = [_share(each, total, messages_max) for each in whole]
     ends.update({each.queue: each.end for each in ranges})
-    return RoundPlan(ranges, ends, gaps, total - sum(each.message_count for each in ranges), ahead)
+    return RoundPlan(ranges, ends, missing, total - sum(each.message_count for each in ranges), ahead)
 
 
 def _share(split: Split, total: int, messages_max: int) -> Split:
@@ -166,15 +160,10 @@ def cut_tasks(ranges: Sequence[Split], parallelism: int) -> list[tuple[Split, ..
         of_node = list(group)
         total = sum(each.message_count for each in of_node)
         count = max(min(parallelism, total // TASK_MESSAGES_MIN), 1)
-        share, held, held_messages = -(-total // count), list[Split](), 0
-        for split in cut_splits(of_node, count):
-            held.append(split)
-            held_messages += split.message_count
-            if held_messages >= share:
-                tasks.append(tuple(held))
-                held, held_messages = [], 0
-        if held:
-            tasks.append(tuple(held))
+        splits = cut_splits(of_node, count)
+        begins = accumulate((each.message_count for each in splits), initial=0)
+        shares = groupby(zip(begins, splits, strict=False), key=lambda each: each[0] * count // total)
+        tasks += [tuple(split for _, split in share) for _, share in shares]
     return tasks
 
 
@@ -208,52 +197,57 @@ def write_round(
         _log.error("lake_ahead_of_log", topic=table.topic, queue=str(queue), offset=state.offsets[queue])
     errors = table.errors_table() if table.bodies else None
     errors_state = errors.state() if errors else LakeState()
-    target = table.arrow_schema, f"{table.location}/data", table.io.properties
-    reading = options.map_files, options.has_broker, options.file_bytes
-    decoding = _errors_target(table, errors, errors_state)
-    splits = cut_tasks(plan.ranges, engine.parallelism)
-    tasks = [WriteTask(each, *target, *reading, decoding) for each in splits]
-    written = sum(engine.run(tasks) if tasks else (), WrittenRows())
-    found = merge_gaps([*plan.gaps, *map(_gap_of, written.lost)])
+    written = _write(table, errors, errors_state, plan, engine, options)
+    missing, epochs = [*plan.missing, *written.lost], epochs_after(queues, epochs)
     try:
-        if found and not options.accept_loss:
-            _fail([*(_missing(table.topic, each) for each in plan.gaps), *written.lost])
-        if written.lost:
-            _check_same_past(queues, find_queues())
+        if missing:
+            _check_missing(missing, options, gone_back(find_queues(), plan.ends, epochs))
         if errors and written.error_files:
             # First, because a round that fails after this is repeated, and leaves these rows out then.
             errors.commit(written.error_files, plan.ends, (), errors_state)
+        gaps = merge_gaps(LakeGap(each.broker_name, each.queue_id, each.begin, each.end) for each in missing)
         if plan.ends != state.offsets:
-            read = epochs_after(queues, epochs)
-            state = _commit(table, written, plan, found, state, read)
+            saved = {queue.broker_name: (each.address, each.id) for queue, each in epochs.items()}
+            state = table.commit(
+                written.files, plan.ends, merge_gaps([*state.gaps, *gaps]), state, epochs=saved
+            )
+            _log.info(
+                "lake_round_committed", topic=table.topic, rows=written.rows, snapshot=state.snapshot_id
+            )
     except (CommitConflict, DataLoss, FetchFailed):
         delete_files(table.io, written.files)
         raise
-    sizes = written.rows, len(written.files), written.size_bytes
-    return RoundResult(table.topic, *sizes, found, plan.remaining, plan.ahead, state, written.errors)
-
-
-def _errors_target(table: LakeTable, errors: LakeTable | None, state: LakeState) -> ErrorsTarget | None:
-    if errors is None or table.bodies is None:
-        return None
-    return ErrorsTarget(table.bodies, errors.arrow_schema, f"{errors.location}/data", state.offsets)
-
-
-def _commit(
-    table: LakeTable,
-    written: WrittenRows,
-    plan: RoundPlan,
-    found: Sequence[LakeGap],
-    began_with: LakeState,
-    epochs: Epochs,
-) -> LakeState:
-    gaps = merge_gaps([*began_with.gaps, *found])
-    saved = {queue.broker_name: (each.address, each.id) for queue, each in epochs.items()}
-    state = table.commit(written.files, plan.ends, gaps, began_with, epochs=saved)
-    for gap in found:
+    for gap in gaps:
         _log.error("lake_gap_found", topic=table.topic, **gap._asdict())
-    _log.info("lake_round_committed", topic=table.topic, rows=written.rows, snapshot=state.snapshot_id)
-    return state
+    return RoundResult(
+        written.rows, len(written.files), gaps, plan.remaining, plan.ahead, state, written.errors
+    )
+
+
+def _write(
+    table: LakeTable,
+    errors: LakeTable | None,
+    errors_state: LakeState,
+    plan: RoundPlan,
+    engine: Engine,
+    options: RoundOptions,
+) -> WrittenRows:
+    target, decoding = FilesOf.table(table, options.file_bytes), None
+    if table.bodies and errors:
+        decoding = Decoding(table.bodies, FilesOf.table(errors), errors_state.offsets)
+    splits = cut_tasks(plan.ranges, engine.parallelism)
+    tasks = [WriteTask(each, target, options.has_broker, decoding) for each in splits]
+    return sum(engine.run(tasks) if tasks else (), WrittenRows())
+
+
+def _check_missing(
+    missing: Sequence[MissingRange], options: RoundOptions, gone: Mapping[MessageQueue, int]
+) -> None:
+    """Raise an error if messages are missing that must not be, or will have others in their place."""
+    if not options.accept_loss:
+        raise DataLoss(missing)
+    if gone:
+        raise FetchFailed(f"the log of {min(gone)} went back during the round: begin again")
 
 
 def _epochs_of(state: LakeState) -> Epochs:
@@ -274,29 +268,6 @@ def _other_past(table: LakeTable, gone: Mapping[MessageQueue, int]) -> LakeInval
     )
 
 
-def _check_same_past(before: Iterable[QueueState], after: Iterable[QueueState]) -> None:
-    """Raise `FetchFailed` if a log went back meanwhile: the offsets that it lost get other messages."""
-    past = {each.queue: each.location.history for each in before}
-    for each in after:
-        if past.get(each.queue, each.location.history) != each.location.history:
-            raise FetchFailed(
-                f"the log of broker {each.queue.broker_name} has another past than when the round began:"
-                " begin again"
-            )
-
-
-def _gap_of(lost: MissingRange) -> LakeGap:
-    return LakeGap(lost.broker_name, lost.queue_id, lost.begin, lost.end)
-
-
-def _fail(missing: Sequence[MissingRange]) -> NoReturn:
-    raise DataLoss(missing)
-
-
-def _missing(topic: str, gap: LakeGap) -> MissingRange:
-    return MissingRange(topic, *gap, "before the first offset of the queue")
-
-
 def stored_queues(store: Path, topic: str) -> list[QueueState]:
     """Return the queues of a topic in the store at `store`, which no broker serves.
 
@@ -313,19 +284,19 @@ def stored_queues(store: Path, topic: str) -> list[QueueState]:
         raise LakeInvalid(
             f"process {info.writer_pid} serves the store {store}: write its topics without a store"
         )
-    location = StoreLocation(
-        "",
-        str(store.absolute()),
-        name.store_id,
-        name.commit_log_file_bytes,
-        name.consume_queue_file_bytes // UNIT_BYTES,
-    )
-    broker = name.identity.broker
-    found = [each for each in info.queues if each.topic == topic]
+    sizes = name.commit_log_file_bytes, name.consume_queue_file_bytes // UNIT_BYTES
+    location = StoreLocation("", str(store.absolute()), name.store_id, *sizes)
+    found = [
+        QueueState(
+            MessageQueue(topic, name.identity.broker, each.queue_id),
+            each.min_offset,
+            each.max_offset,
+            location,
+        )
+        for each in info.queues
+        if each.topic == topic
+    ]
     if not found:
         topics = ", ".join(sorted({each.topic for each in info.queues})[:10])
         raise LakeInvalid(f"the store {store} has no queue of topic {topic}; it has {topics or 'no topic'}")
-    return [
-        QueueState(MessageQueue(topic, broker, each.queue_id), each.min_offset, each.max_offset, location)
-        for each in found
-    ]
+    return found

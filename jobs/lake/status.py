@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -9,7 +10,8 @@ from datetime import UTC, datetime
 from pyiceberg.catalog import Catalog
 
 from jobs.lake.catalogs import lake_errors
-from jobs.lake.lake_table import TOPIC, LakeGap, LakeState, LakeTable
+from jobs.lake.lake_table import TOPIC, LakeGap, LakeTable
+from jobs.lake.round import plan_round
 from jobs.reading.reader import SplitsReader
 from jobs.reading.splits import QueueState, Split
 
@@ -69,7 +71,7 @@ def lake_status(table: LakeTable, queues: Sequence[QueueState] | None, now: date
         found = None if snapshot.summary is None else snapshot.summary.get(key)
         return None if found is None else int(str(found))
 
-    missing = None if queues is None else _missing(queues, state)
+    plan = None if queues is None else plan_round(queues, state, sys.maxsize)
     return LakeStatus(
         table.topic,
         table.name,
@@ -78,19 +80,10 @@ def lake_status(table: LakeTable, queues: Sequence[QueueState] | None, now: date
         total("total-files-size"),
         state.snapshot_id,
         None if snapshot is None else datetime.fromtimestamp(snapshot.timestamp_ms / 1000, UTC).isoformat(),
-        None if missing is None else sum(each.message_count for each in missing),
-        None if missing is None else _seconds_behind(missing, now),
+        None if plan is None else plan.message_count,
+        None if plan is None else _seconds_behind(plan.ranges, now),
         state.gaps,
     )
-
-
-def _missing(queues: Sequence[QueueState], state: LakeState) -> list[Split]:
-    begins = [(each, max(state.offsets.get(each.queue, 0), each.min_offset)) for each in queues]
-    return [
-        Split(each.queue, begin, each.max_offset, each.location)
-        for each, begin in begins
-        if begin < each.max_offset
-    ]
 
 
 def _seconds_behind(missing: Sequence[Split], now: datetime) -> float | None:

@@ -16,7 +16,7 @@ from pyiceberg.manifest import DataFile
 from jobs.job_errors import CommitConflict
 from jobs.lake.catalogs import lake_errors
 from jobs.lake.lake_table import LakeTable
-from jobs.lake.write_rows import FILE_BYTES, DayFiles, delete_files
+from jobs.lake.write_rows import FILE_BYTES, DayFiles, FilesOf, delete_files
 from jobs.reading.splits import join_small
 
 SMALL_BYTES = FILE_BYTES // 2
@@ -64,10 +64,10 @@ def compact(table: LakeTable, files_min: int = FILES_MIN, groups_max: int = GROU
                 parts = [_read(table, each) for each in group]
             if any(each is None for each in parts):
                 continue
-            files = DayFiles(table.io, f"{table.location}/data", table.arrow_schema)
-            for batch in pa.concat_tables(parts).sort_by(_BY_OFFSET).combine_chunks().to_batches():
-                files.write(batch)
-            result = files.close()
+            with DayFiles(FilesOf.table(table)) as files:
+                for batch in pa.concat_tables(parts).sort_by(_BY_OFFSET).combine_chunks().to_batches():
+                    files.write(batch)
+                result = files.close()
             written, rows = [*written, *result.files], rows + result.rows
             replaced += group
         if replaced:

@@ -11,9 +11,8 @@ import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime, timedelta
 from itertools import pairwise
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import pyarrow as pa
@@ -24,7 +23,7 @@ from cluster.client.config import MIB
 from jobs.job_errors import MissingRange
 from jobs.lake.bodies import REASON, LakeBodies
 from jobs.lake.catalogs import lake_errors
-from jobs.lake.lake_table import BODY, READ_COLUMNS, STORE_TIME
+from jobs.lake.lake_table import BODY, READ_COLUMNS, STORE_TIME, LakeTable
 from jobs.reading.chunk import QUEUE_OFFSET
 from jobs.reading.reader import SplitsReader
 from jobs.reading.schema import BODY_ERROR
@@ -47,7 +46,6 @@ class WrittenRows:
     Attributes:
         files: The URIs of the Parquet files.
         rows: The number of rows in them.
-        size_bytes: The size of the files.
         lost: The offsets whose messages were deleted or damaged before they were written.
         error_files: The URIs of the files with bodies that cannot be decoded.
         errors: The number of rows in them.
@@ -55,7 +53,6 @@ class WrittenRows:
 
     files: tuple[str, ...] = ()
     rows: int = 0
-    size_bytes: int = 0
     lost: tuple[MissingRange, ...] = ()
     error_files: tuple[str, ...] = ()
     errors: int = 0
@@ -64,7 +61,6 @@ class WrittenRows:
         return WrittenRows(
             self.files + other.files,
             self.rows + other.rows,
-            self.size_bytes + other.size_bytes,
             self.lost + other.lost,
             self.error_files + other.error_files,
             self.errors + other.errors,
@@ -72,20 +68,55 @@ class WrittenRows:
 
 
 @dataclass(frozen=True)
-class ErrorsTarget:
-    """How a task decodes bodies, and the table of those that cannot be decoded.
+class FilesOf:
+    """Where and how files of a table are written.
 
     Attributes:
-        bodies: How bodies are decoded.
-        schema: The Arrow schema of the files of that table.
-        data_location: The URI below which they are written.
+        schema: Their Arrow schema.
+        location: The URI below which they are written.
+        io_properties: The properties of the file system, which may be secret.
+        file_bytes: The size at which a file is complete.
+    """
+
+    schema: pa.Schema
+    location: str
+    io_properties: Mapping[str, str] = field(repr=False)
+    file_bytes: int = FILE_BYTES
+
+    @classmethod
+    def table(cls, table: LakeTable, file_bytes: int = FILE_BYTES) -> FilesOf:
+        """Return where the files of a table are."""
+        return cls(table.arrow_schema, f"{table.location}/data", table.io.properties, file_bytes)
+
+
+@dataclass(frozen=True)
+class Decoding:
+    """How a task decodes bodies.
+
+    Attributes:
+        bodies: The schema of the bodies.
+        failed: The table of those that cannot be decoded.
         begins: The first offset of each queue that is not in that table.
     """
 
     bodies: LakeBodies
-    schema: pa.Schema
-    data_location: str
+    failed: FilesOf
     begins: Mapping[MessageQueue, int]
+
+    def divide(
+        self, queue: MessageQueue, batch: pa.RecordBatch, schema: pa.Schema
+    ) -> tuple[pa.RecordBatch, pa.RecordBatch]:
+        """Return the rows with decoded bodies, in `schema`, and those for the table of the others."""
+        bodies, reasons = batch.column(BODY).to_pylist(), batch.column(BODY_ERROR).to_pylist()
+        arrays, faults = self.bodies.decoder().typed_columns(bodies, reasons)
+        typed = dict(zip(self.bodies.fields.names, arrays, strict=True))
+        is_faulty = np.isin(np.arange(len(batch)), list(faults))
+        rows = to_columns(batch, schema, {**typed, BODY: pa.nulls(len(batch), pa.binary())})
+        texts = pa.array([faults.get(row) for row in range(len(batch))], pa.string())
+        failed = to_columns(batch, self.failed.schema, {REASON: texts})
+        # A round whose second commit failed is repeated, when its errors are in their table already.
+        is_new = batch.column(QUEUE_OFFSET).to_numpy() >= self.begins.get(queue, 0)
+        return rows.filter(pa.array(~is_faulty)), failed.filter(pa.array(is_faulty & is_new))
 
 
 @dataclass(frozen=True)
@@ -94,23 +125,15 @@ class WriteTask:
 
     Attributes:
         splits: The splits, in order of broker, queue and offset.
-        schema: The Arrow schema of the table's files.
-        data_location: The URI below which the files are written.
-        io_properties: The properties of the file system, which may be secret.
-        map_files: Map the files of stores on the worker's machine.
+        target: The table.
         has_broker: The splits are also served by brokers; False for a store without one.
-        file_bytes: The size at which a file is complete.
-        errors: How bodies are decoded, and where those go that cannot be; None to keep bodies as they are.
+        decoding: How bodies are decoded; None to keep them as they are.
     """
 
     splits: tuple[Split, ...]
-    schema: pa.Schema
-    data_location: str
-    io_properties: Mapping[str, str] = field(repr=False)
-    map_files: bool = True
+    target: FilesOf
     has_broker: bool = True
-    file_bytes: int = FILE_BYTES
-    errors: ErrorsTarget | None = None
+    decoding: Decoding | None = None
 
     @property
     def node_ip(self) -> str:
@@ -123,59 +146,31 @@ class WriteTask:
         Raises `FetchFailed`, and `LakeUnavailable` if a file cannot be written.
         """
         lost: list[MissingRange] = []
-        io = load_file_io(dict(self.io_properties), self.data_location)
-        files = DayFiles(io, self.data_location, self.schema, self.file_bytes)
-        failed = None
-        if self.errors:
-            failed = DayFiles(io, self.errors.data_location, self.errors.schema, self.file_bytes)
-        try:
+        of_failed = self.decoding.failed if self.decoding else self.target
+        with DayFiles(self.target) as files, DayFiles(of_failed) as failed:
             for split in self.splits:
                 for batch in self._read(split, lost):
-                    self._write(split, batch, files, failed)
-            written = files.close()
-            refused = failed.close() if failed else WrittenRows()
-        except BaseException:
-            files.discard()
-            if failed:
-                failed.discard()
-            raise
+                    if self.decoding is None:
+                        files.write(to_columns(batch, self.target.schema, {}))
+                        continue
+                    rows, failed_rows = self.decoding.divide(split.queue, batch, self.target.schema)
+                    files.write(rows)
+                    failed.write(failed_rows)
+            written, refused = files.close(), failed.close()
         return replace(written, lost=tuple(lost), error_files=refused.files, errors=refused.rows)
 
-    def _write(self, split: Split, batch: pa.RecordBatch, files: DayFiles, failed: DayFiles | None) -> None:
-        if self.errors is None or failed is None:
-            files.write(to_columns(batch, self.schema, {}))
-            return
-        decoder = self.errors.bodies.decoder()
-        bodies, reasons = batch.column(BODY).to_pylist(), batch.column(BODY_ERROR).to_pylist()
-        arrays, faults = decoder.typed_columns(bodies, reasons)
-        typed = dict(zip(self.errors.bodies.fields.names, arrays, strict=True))
-        rows = to_columns(batch, self.schema, {**typed, BODY: pa.nulls(len(batch), pa.binary())})
-        if not faults:
-            files.write(rows)
-            return
-        is_faulty = np.zeros(len(batch), np.bool_)
-        is_faulty[list(faults)] = True
-        files.write(rows.filter(pa.array(~is_faulty)))
-        # A round whose second commit failed is repeated, when its errors are in their table already.
-        is_new = batch.column(QUEUE_OFFSET).to_numpy() >= self.errors.begins.get(split.queue, 0)
-        texts = pa.array([faults.get(row) for row in range(len(batch))], pa.string())
-        failed.write(
-            to_columns(batch, self.errors.schema, {REASON: texts}).filter(pa.array(is_faulty & is_new))
-        )
-
     def _read(self, split: Split, lost: list[MissingRange]) -> Iterator[pa.RecordBatch]:
-        columns = tuple(READ_COLUMNS.values()) + ((BODY_ERROR,) if self.errors else ())
-        reader = SplitsReader([split], columns, fail_on_data_loss=False, map_files=self.map_files)
+        columns = tuple(READ_COLUMNS.values()) + ((BODY_ERROR,) if self.decoding else ())
+        reader = SplitsReader([split], columns, fail_on_data_loss=False, map_files=True)
         yield from reader.read_all()
-        if not reader.missing or not (self.map_files and self.has_broker):
+        if not self.has_broker:
             lost += reader.missing
             return
         # A file that this process cannot map is no loss: only the broker knows what is lost.
-        for each in reader.missing:
-            again = Split(split.queue, each.begin, each.end, split.location)
-            served = SplitsReader([again], columns, fail_on_data_loss=False, map_files=False)
-            yield from served.read_all()
-            lost += served.missing
+        unmapped = [Split(split.queue, each.begin, each.end, split.location) for each in reader.missing]
+        served = SplitsReader(unmapped, columns, fail_on_data_loss=False, map_files=False)
+        yield from served.read_all()
+        lost += served.missing
 
 
 def to_columns(batch: pa.RecordBatch, schema: pa.Schema, given: Mapping[str, pa.Array]) -> pa.RecordBatch:
@@ -194,13 +189,23 @@ def to_columns(batch: pa.RecordBatch, schema: pa.Schema, given: Mapping[str, pa.
 class DayFiles:
     """The files that a task writes: of each day at most one is open."""
 
-    def __init__(self, io: FileIO, location: str, schema: pa.Schema, file_bytes: int = FILE_BYTES) -> None:
-        self._io = io
-        self._location = location
-        self._schema = schema
-        self._file_bytes = file_bytes
+    def __init__(self, target: FilesOf) -> None:
+        self._io = load_file_io(dict(target.io_properties), target.location)
+        self._target = target
         self._open: dict[int, _ParquetFile] = {}
         self._done: list[_ParquetFile] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        """Delete all files after an error, as far as this is possible; the rest becomes orphans."""
+        if kind is not None:
+            files = [*self._open.values(), *self._done]
+            for file in files:
+                with suppress(Exception):
+                    file.close()
+            delete_files(self._io, [each.uri for each in files])
 
     def write(self, rows: pa.RecordBatch) -> None:
         """Add rows to the files of their days. Raises `LakeUnavailable`."""
@@ -215,16 +220,17 @@ class DayFiles:
         if file is None:
             if len(self._open) >= OPEN_DAYS_MAX:
                 self._finish(next(iter(self._open)))
+            folder = f"{STORE_TIME}_day={np.datetime64(day, 'D')}"
             file = _ParquetFile(
                 self._io,
-                f"{self._location}/{_folder(day)}/{uuid.uuid4()}.parquet",
-                self._schema,
-                min(ROW_GROUP_BYTES, self._file_bytes),
+                f"{self._target.location}/{folder}/{uuid.uuid4()}.parquet",
+                self._target.schema,
+                min(ROW_GROUP_BYTES, self._target.file_bytes),
             )
         self._open[day] = file  # the file that was written last is the last one
         with lake_errors(f"the file {file.uri}"):
             file.write(rows)
-        if file.size_bytes >= self._file_bytes:
+        if file.size_bytes >= self._target.file_bytes:
             self._finish(day)
 
     def _finish(self, day: int) -> None:
@@ -237,18 +243,7 @@ class DayFiles:
         """Complete all files. Raises `LakeUnavailable`."""
         for day in list(self._open):
             self._finish(day)
-        return WrittenRows(
-            tuple(each.uri for each in self._done),
-            sum(each.rows for each in self._done),
-            sum(each.size_bytes for each in self._done),
-        )
-
-    def discard(self) -> None:
-        """Delete all files, as far as this is possible; the rest becomes orphans."""
-        for file in (*self._open.values(), *self._done):
-            with suppress(Exception):
-                file.close()
-        delete_files(self._io, [each.uri for each in (*self._open.values(), *self._done)])
+        return WrittenRows(tuple(each.uri for each in self._done), sum(each.rows for each in self._done))
 
 
 class _ParquetFile:
@@ -290,8 +285,6 @@ class _ParquetFile:
         if self._held:
             self._write_group()
         self._writer.close()
-        if not self._stream.closed:
-            self.size_bytes = self._stream.tell()
         self._stream.close()
 
 
@@ -300,7 +293,3 @@ def delete_files(io: FileIO, uris: Sequence[str]) -> None:
     for uri in uris:
         with suppress(Exception):
             io.delete(uri)
-
-
-def _folder(day: int) -> str:
-    return f"{STORE_TIME}_day={datetime(1970, 1, 1, tzinfo=UTC) + timedelta(days=day):%Y-%m-%d}"

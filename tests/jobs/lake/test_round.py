@@ -27,7 +27,7 @@ from jobs.lake.round import (
     write_round,
 )
 from jobs.lake.upkeep import compact
-from jobs.lake.write_rows import DAY_US, DayFiles, WriteTask, WrittenRows
+from jobs.lake.write_rows import DAY_US, DayFiles, FilesOf, WriteTask, WrittenRows
 from jobs.reading.describe import describe_topic
 from jobs.reading.reader import SplitsReader
 from jobs.reading.splits import QueueState, Split, StoreLocation
@@ -247,7 +247,7 @@ def test_store_without_broker_is_written_to_the_table(
 
 def test_files_have_one_day_and_a_bounded_size(catalog: Catalog) -> None:
     table = table_of(catalog)
-    files = DayFiles(table.io, f"{table.location}/data", table.arrow_schema, file_bytes=4_000)
+    files = DayFiles(FilesOf.table(table, file_bytes=4_000))
     for begin in range(0, 600, 100):  # six days from 2026-11-20 on, twice
         rows = [
             {
@@ -283,7 +283,7 @@ def test_plan_lists_gaps_and_leaves_queues_alone_that_the_table_is_ahead_of() ->
     states = [QueueState(queue_of(number), 10 * number, 100, LOCATION) for number in range(3)]
     state = LakeState(7, {queue_of(0): 30, queue_of(2): 150, queue_of(9): 5}, ())
     plan = plan_round(states, state)
-    assert plan.gaps == [LakeGap("broker-a", 1, 0, 10)]
+    assert [(each.queue_id, each.begin, each.end) for each in plan.missing] == [(1, 0, 10)]
     assert plan.ahead == [queue_of(2)]
     assert [(each.queue, each.begin, each.end) for each in plan.ranges] == [
         (queue_of(0), 30, 100),

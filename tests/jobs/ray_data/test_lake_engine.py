@@ -31,7 +31,9 @@ class Misplaced(RayEngine):
     """An engine whose tasks cannot write to their directory."""
 
     def run(self, tasks: Sequence[WriteTask]) -> list[WrittenRows]:
-        return super().run([replace(each, data_location="file:///proc/lake") for each in tasks])
+        return super().run(
+            [replace(each, target=replace(each.target, location="file:///proc/lake")) for each in tasks]
+        )
 
 
 @pytest.fixture
@@ -72,7 +74,7 @@ class Waiting(RayEngine):
     def run(self, tasks: Sequence[WriteTask]) -> list[WrittenRows]:
         location = replace(NO_STORE, address=self._address)
         split = replace(tasks[0].splits[0], location=location)
-        return super().run([replace(tasks[0], splits=(split,), map_files=False)])
+        return super().run([replace(tasks[0], splits=(split,))])
 
 
 def test_tasks_of_a_round_that_take_too_long_are_cancelled(

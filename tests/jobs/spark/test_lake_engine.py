@@ -27,7 +27,9 @@ class Misplaced(SparkEngine):
     """An engine whose tasks cannot write to their directory."""
 
     def run(self, tasks: Sequence[WriteTask]) -> list[WrittenRows]:
-        return super().run([replace(each, data_location="file:///proc/lake") for each in tasks])
+        return super().run(
+            [replace(each, target=replace(each.target, location="file:///proc/lake")) for each in tasks]
+        )
 
 
 def test_spark_writes_the_files_of_a_round(spark: SparkSession, orders: Orders, tmp_path: Path) -> None:
