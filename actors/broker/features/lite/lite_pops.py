@@ -264,15 +264,14 @@ class LitePops:
         self._check_serving()
         header, records = request.header, found.records
         counts: Sequence[str] = ()
+        pop_ms = self._clock.wall_ms()
         if found.client is not None:
             counts = self._sessions.claim(
-                found.client, found.messages, header.invisible_time, header.attempt_id
+                found.client, found.messages, pop_ms, header.invisible_time, header.attempt_id
             )
             if found.client.events:  # another waiting pop may have the rest now
                 self._waits.wake_first(request.key, LitePop)
-        ext = PopLiteResponse(
-            self._clock.wall_ms(), header.invisible_time, ORDER_REVIVE_QUEUE, ";".join(counts)
-        ).to_ext()
+        ext = PopLiteResponse(pop_ms, header.invisible_time, ORDER_REVIVE_QUEUE, ";".join(counts)).to_ext()
         if records:
             self._reader.count(header.consumer_group, header.topic, len(records), sum(map(len, records)))
             return RemotingCommand.response(0, GetMessageStatus.FOUND.name, ext, parts=records)

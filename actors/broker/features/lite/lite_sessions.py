@@ -61,7 +61,6 @@ class LiteSessions:
             wake: resumes the oldest held pop of a client.
             notify: tells a client that it has lost a lite topic.
         """
-        self._clock = clock
         self._notify = notify
         self.subscriptions = Subscriptions(clock)
         self.orders = LiteOrders(topics, offsets, clock, self._became_ready)
@@ -119,10 +118,18 @@ class LiteSessions:
         return self.orders.find(client.group, client.topic, names, attempt_id, limits)
 
     def claim(
-        self, client: LiteClient, found: Sequence[FoundMessages], invisible_ms: int, attempt_id: str
+        self,
+        client: LiteClient,
+        found: Sequence[FoundMessages],
+        pop_ms: int,
+        invisible_ms: int,
+        attempt_id: str,
     ) -> list[str]:
-        """Claim the messages that were found. Return an item for each: how often it was delivered before."""
-        counts = self.orders.claim(found, self._clock.wall_ms(), invisible_ms, attempt_id)
+        """Claim the messages that were found. Return an item for each: how often it was delivered before.
+
+        The receipts of the messages must have the time `pop_ms`, too.
+        """
+        counts = self.orders.claim(found, pop_ms, invisible_ms, attempt_id)
         self.events.done(client, [each.name for each in found])
         if counts:
             client.attempt_id = attempt_id

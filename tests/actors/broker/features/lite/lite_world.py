@@ -98,7 +98,7 @@ class LiteWorld:
             return []
         found = self.sessions.find(client, attempt_id, ReadLimits(messages, size_bytes))
         pop_ms = self.clock.wall_ms()
-        counts = self.sessions.claim(client, found, INVISIBLE_MS, attempt_id)
+        counts = self.sessions.claim(client, found, pop_ms, INVISIBLE_MS, attempt_id)
         offsets = [(each.name, entry.offset) for each in found for entry in each.entries]
         assert len(counts) == len(offsets)
         numbers = [int(each.split(" ")[2]) if " " in each else 0 for each in counts]

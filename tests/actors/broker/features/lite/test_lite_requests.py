@@ -61,6 +61,25 @@ def test_lite_message_is_received_and_acked(tmp_path: Path) -> None:
     with_lite_broker(story, tmp_path)
 
 
+class TickingClock(ClockAtRest):
+    """A clock whose wall time is another one each time that it is read."""
+
+    def wall_ms(self) -> int:
+        self.advance(1)
+        return super().wall_ms()
+
+
+def test_receipt_has_the_time_of_its_claim(tmp_path: Path) -> None:
+    async def story(peer: Peer) -> None:
+        await sync(peer, "PARTIAL_ADD", "a")
+        await send(peer, "a", "a0", "a1")
+        [first] = await pop(peer, maxMsgNum=1)
+        assert (await ack(peer, first)).code == 0
+        assert [each.body for each in await pop(peer)] == [b"a1"]
+
+    with_lite_broker(story, tmp_path, TickingClock())
+
+
 def test_waiting_pop_is_resumed_by_a_message_and_by_an_ack(tmp_path: Path) -> None:
     async def story(peer: Peer) -> None:
         await sync(peer, "PARTIAL_ADD", "a")
