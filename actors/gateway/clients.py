@@ -16,8 +16,15 @@ from google.protobuf.duration_pb2 import Duration
 from actors.bounds import AtLimit, Bound, Use
 from actors.gateway.access import Access, targets_for
 from actors.gateway.callers import Caller
-from actors.gateway.groups import CONSUMER_TYPES, UNKNOWN_GROUP, GatewayGroups, consumer_settings
+from actors.gateway.groups import (
+    CONSUMER_TYPES,
+    UNKNOWN_GROUP,
+    GatewayGroups,
+    consumer_settings,
+    group_name,
+)
 from actors.gateway.grpc.calls import Call
+from actors.gateway.lite import LiteSubscriptions
 from actors.gateway.members import HEARTBEAT_TIMEOUT_MS, GatewayMembers
 from actors.gateway.messages import BODY_BYTES_MAX, message_of
 from actors.gateway.proto.definition_pb2 import (
@@ -61,7 +68,6 @@ _log = get_logger(__name__)
 MAX_ATTEMPTS: Final = 3
 INITIAL_BACKOFF_MS: Final = 10
 MAX_BACKOFF_MS: Final = 1000
-LITE_TOPIC_CHARS: Final = 64
 SETTINGS_BYTES_MAX: Final = 256 * 1024
 """Size of one client's settings."""
 KEPT: Final = Bound(
@@ -85,6 +91,7 @@ class GatewayClients:
         groups: GatewayGroups,
         members: GatewayMembers,
         renewals: ReceiptRenewals,
+        lite: LiteSubscriptions,
     ) -> None:
         """Create the object.
 
@@ -96,12 +103,14 @@ class GatewayClients:
             groups: completes the settings of consumers.
             members: registers consumers with the brokers.
             renewals: gets to know which consumers are alive.
+            lite: gets to know which consumers have ended.
         """
         self._access = access
         self._topics = topics
         self._groups = groups
         self._members = members
         self._renewals = renewals
+        self._lite = lite
         self._client = client
         self._client_id = client_id
         self._streams: dict[Call, dict[str, Resource]] = {}
@@ -143,6 +152,8 @@ class GatewayClients:
     ) -> NotifyClientTerminationResponse:
         """Handle NotifyClientTermination: unfinished messages of a consumer become visible again."""
         self._renewals.forget_client(caller)
+        if request.HasField("group"):
+            await self._lite.leave(caller, group_name(request.group))
         return NotifyClientTerminationResponse(status=ok())
 
     def rows(self) -> Iterable[RequestRow]:
@@ -248,11 +259,7 @@ def _completed(settings: Settings) -> Settings:
     them its next call shows one.
     """
     if settings.HasField("subscription"):
-        completed = consumer_settings(settings, UNKNOWN_GROUP)
-        # Java's LitePushConsumer says that 0 is exceeded, and makes no call that would show the reason.
-        completed.subscription.lite_subscription_quota = ITEMS_MAX
-        completed.subscription.max_lite_topic_size = LITE_TOPIC_CHARS
-        return completed
+        return consumer_settings(settings, UNKNOWN_GROUP)
     merged = Settings()
     merged.CopyFrom(settings)
     merged.backoff_policy.CopyFrom(
@@ -312,7 +319,7 @@ def _unrecognized(client_type: ClientType) -> RpcFailed:
     return RpcFailed(
         Code.UNRECOGNIZED_CLIENT_TYPE,
         f"client type {client_type} with these settings is not supported: this gateway serves producers, "
-        "push consumers and simple consumers",
+        "push consumers, simple consumers and those of lite topics",
     )
 
 

@@ -27,6 +27,7 @@ from actors.wire.codes import RequestCode, ResponseCode
 from actors.wire.command import RemotingCommand
 from actors.wire.remoting_errors import Refused, RemotingError
 from store.common.clock import NS_PER_MS, Clock
+from store.message.lite_topics import NAME_BYTES_MAX
 from store.message.validate import check_group
 from store.store_errors import MessageInvalid
 
@@ -39,7 +40,11 @@ BACKOFF_S: Final = (
     1, 5, 10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1800, 3600, 7200,
 )  # fmt: skip
 """RocketMQ's delay levels."""
-CONSUMER_TYPES: Final = (ClientType.PUSH_CONSUMER, ClientType.SIMPLE_CONSUMER)
+LITE_TYPES: Final = (ClientType.LITE_PUSH_CONSUMER, ClientType.LITE_SIMPLE_CONSUMER)
+CONSUMER_TYPES: Final = (ClientType.PUSH_CONSUMER, ClientType.SIMPLE_CONSUMER, *LITE_TYPES)
+LITE_QUOTA: Final = 2_000
+"""Lite topics that one client may subscribe, without the attribute `lite.sub.client.quota`."""
+_I32_MAX: Final = (1 << 31) - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +54,11 @@ class GatewayGroup:
     is_fifo: bool
     retry_max: int
     since_ns: int
+    bound_to: str = ""
+    """The topic whose lite topics the group receives; empty if it is no lite group."""
+    lite_quota: int = LITE_QUOTA
+    is_wildcard: bool = False
+    """True if each client receives all lite topics of the topic."""
 
 
 UNKNOWN_GROUP: Final = GatewayGroup(False, len(BACKOFF_S) - 2, 0)
@@ -89,9 +99,30 @@ class GatewayGroups:
                 raise
             return known
         retry_max = int(fields.get("retryMaxTimes", len(BACKOFF_S) - 2))
+        attributes = fields.get("attributes") or {}
+        quota = int(attributes.get("lite.sub.client.quota", LITE_QUOTA))
         group = self._groups[name] = GatewayGroup(
-            fields.get("consumeMessageOrderly") is True, retry_max, now_ns
+            fields.get("consumeMessageOrderly") is True,
+            retry_max,
+            now_ns,
+            attributes.get("lite.bind.topic", ""),
+            quota if quota >= 0 else _I32_MAX,
+            "lite.sub.wildcard" in attributes,
         )
+        return group
+
+    async def lite(self, name: str, topic: str) -> GatewayGroup:
+        """Return a group that receives the lite topics of `topic`. Raises RpcFailed if it does not."""
+        group = await self.get(name, topic)
+        if not group.bound_to:
+            raise RpcFailed(
+                Code.ILLEGAL_CONSUMER_GROUP,
+                f"group {name} is not a lite group: create it with the attribute lite.bind.topic={topic}",
+            )
+        if group.bound_to != topic:
+            raise RpcFailed(
+                Code.ILLEGAL_TOPIC, f"group {name} is bound to topic {group.bound_to}, and not to {topic}"
+            )
         return group
 
     async def _fields(self, name: str, addresses: Iterable[str]) -> dict[str, Any]:
@@ -117,6 +148,15 @@ class GatewayGroups:
         name = group_name(subscription.group)
         topics = [topic_name(each.topic) for each in subscription.subscriptions]
         group = await self.get(name, topics[0]) if topics else UNKNOWN_GROUP
+        if given.client_type in LITE_TYPES:
+            for topic in topics:
+                group = await self.lite(name, topic)
+        elif group.bound_to:
+            raise RpcFailed(
+                Code.ILLEGAL_CONSUMER_GROUP,
+                f"group {name} receives the lite topics of {group.bound_to}: use a lite consumer, or another "
+                "group",
+            )
         return consumer_settings(given, group)
 
 
@@ -126,6 +166,7 @@ def consumer_settings(given: Settings, group: GatewayGroup) -> Settings:
     merged.CopyFrom(given)
     found = merged.subscription
     found.fifo = group.is_fifo
+    found.lite_subscription_quota, found.max_lite_topic_size = group.lite_quota, NAME_BYTES_MAX
     found.receive_batch_size = RECEIVE_BATCH_SIZE
     found.long_polling_timeout.seconds = LONG_POLLING_S
     backoff = CustomizedBackoff(next=[Duration(seconds=seconds) for seconds in BACKOFF_S])

@@ -53,6 +53,7 @@ class GatewayMembers:
         self._client = client
         self._clock = clock
         self._members: dict[Call, _Member] = {}
+        self._streams: dict[tuple[str, str], Call] = {}  # the newest by group and client id
         self._request_timeouts_ms: dict[str, int] = {}
 
     def join(self, call: Call, caller: Caller, settings: Settings) -> None:
@@ -64,12 +65,14 @@ class GatewayMembers:
             kind = "SQL92" if expression.type == FilterType.SQL else "TAG"
             text, name = expression.expression or "*", topic_name(each.topic)
             subscriptions.append(SubscriptionData(name, text, sub_version=now_ms, expression_type=kind))
-        consumer = ConsumerData(
-            group_name(subscription.group), consume_type=CONSUME_POP, subscriptions=subscriptions
-        )
+        group = group_name(subscription.group)
+        consumer = ConsumerData(group, consume_type=CONSUME_POP, subscriptions=subscriptions)
         language = _LANGUAGES.get(settings.user_agent.language, "OTHER")
         member = _Member(caller, consumer, language)
+        if call in self._members and self._members[call].consumer.group_name != group:
+            self.leave(call)
         self._members[call] = member
+        self._streams[group, caller.client_id] = call
         if settings.HasField("request_timeout"):
             self._request_timeouts_ms[caller.client_id] = max(settings.request_timeout.ToMilliseconds(), 0)
         self._client.hub.spawn(self._announce(member))
@@ -80,16 +83,21 @@ class GatewayMembers:
         if left is None:
             return
         client_id, group = left.caller.client_id, left.consumer.group_name
-        is_back = any(
-            (each.caller.client_id, each.consumer.group_name) == (client_id, group)
-            for each in self._members.values()
-        )
-        if not any(each.caller.client_id == client_id for each in self._members.values()):
+        others = [(each, of) for each, of in self._members.items() if of.caller.client_id == client_id]
+        if not others:
             self._request_timeouts_ms.pop(client_id, None)
-        if not is_back:
+        open_calls = [each for each, of in others if of.consumer.group_name == group]
+        if open_calls:
+            self._streams[group, client_id] = open_calls[-1]
+        else:
+            del self._streams[group, client_id]
             header = UnregisterClientHeader(client_id, consumer_group=group)
             command = left.caller.request(RequestCode.UNREGISTER_CLIENT, header)
             self._client.hub.spawn(self._send(left, command))
+
+    def stream(self, group: str, client_id: str) -> Call | None:
+        """Return the Telemetry stream of a consumer."""
+        return self._streams.get((group, client_id))
 
     def request_timeout_ms(self, client_id: str) -> int:
         """Return the time-out of a client's requests, without the time that a receive waits."""

@@ -5,13 +5,12 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterable, Mapping
-from typing import Final, Protocol
+from typing import Final
 
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from actors.gateway.grpc.calls import Call
 from actors.gateway.grpc.gzip_data import GzipInvalid, declared_size
-from actors.gateway.grpc.status import CallFailed, StatusCode
 
 # Values are imported by name on the path of sends: an attribute of an enum takes a microsecond.
 from actors.gateway.proto.definition_pb2 import (
@@ -32,6 +31,7 @@ from actors.gateway.proto.definition_pb2 import (
 )
 from actors.gateway.statuses import RpcFailed, check_count
 from actors.wire.header import ITEMS_MAX
+from store.message.lite_topics import NAME_BYTES_MAX, is_valid_name
 from store.message.message import MessageExt
 from store.message.priority import priority_of
 from store.message.properties import MessageConst
@@ -54,11 +54,6 @@ _TIME_MS_MAX: Final = 253_402_300_799_999
 _RESERVED: Final = frozenset(value for name, value in vars(MessageConst).items() if not name.startswith("_"))
 
 
-class _MayHaveLiteTopic(Protocol):
-    @property
-    def lite_topic(self) -> str: ...
-
-
 def type_of(message: Message) -> MessageType:
     """Return the type that the fields of a message say, as RocketMQ's proxy determines it."""
     system = message.system_properties
@@ -68,20 +63,16 @@ def type_of(message: Message) -> MessageType:
         return DELAY
     if system.HasField("message_group"):
         return FIFO
-    return PRIORITY if system.HasField("priority") else NORMAL
+    if system.HasField("priority"):
+        return PRIORITY
+    return LITE if system.HasField("lite_topic") else NORMAL
 
 
 def check_message(message: Message, now_ms: int) -> None:
-    """Raise RpcFailed if a field of a message to send is missing or exceeds a limit.
-
-    Raises CallFailed if the message has a lite topic.
-    """
+    """Raise RpcFailed if a field of a message to send is missing or exceeds a limit."""
     system, size = message.system_properties, len(message.body)
-    refuse_lite(system)
-    if system.message_type == LITE:
-        raise CallFailed(
-            StatusCode.UNIMPLEMENTED, "the message type LITE is not supported: send another one, such as FIFO"
-        )
+    if system.HasField("lite_topic"):
+        check_lite_topic(system.lite_topic)
     if system.priority < 0:
         raise RpcFailed(Code.BAD_REQUEST, f"the priority is {system.priority}: it must be 0 or more")
     if not size:
@@ -189,12 +180,13 @@ def _check_properties(message: Message) -> None:
         )
 
 
-def refuse_lite(given: _MayHaveLiteTopic) -> None:
-    """Raise CallFailed if a part of a request names a lite topic of RocketMQ 5.5."""
-    if given.lite_topic:
-        raise CallFailed(
-            StatusCode.UNIMPLEMENTED,
-            f"lite topics, such as {given.lite_topic[:100]!r}, are not supported: use a topic",
+def check_lite_topic(name: str) -> None:
+    """Raise RpcFailed if a lite topic may not have this name."""
+    if not is_valid_name(name):
+        raise RpcFailed(
+            Code.ILLEGAL_LITE_TOPIC,
+            f"the lite topic {name[:100]!r} has an invalid name: use 1 to {NAME_BYTES_MAX} of the characters "
+            "a-z, A-Z, 0-9, _ and -",
         )
 
 
@@ -244,6 +236,8 @@ def stored_properties(message: Message, producer_group: str) -> dict[str, str]:
         found[MessageConst.SHARDING_KEY] = system.message_group
     if system.HasField("priority"):
         found[MessageConst.PRIORITY] = str(system.priority)
+    if system.HasField("lite_topic"):
+        found[MessageConst.LITE_TOPIC] = system.lite_topic
     if 0 < len(system.born_host) <= ID_CHARS_MAX and not _CONTROL.search(system.born_host):
         found[MessageConst.BORN_HOST] = system.born_host
     if system.HasField("trace_context") and "\x01" not in system.trace_context:
@@ -272,6 +266,8 @@ def message_of(record: MessageExt, resource: Resource) -> Message:
         system.message_group = properties[MessageConst.SHARDING_KEY]
     if (priority := priority_of(properties)) is not None:
         system.priority = priority
+    if MessageConst.LITE_TOPIC in properties:
+        system.lite_topic = properties[MessageConst.LITE_TOPIC]
     system.born_timestamp.FromMilliseconds(record.born_timestamp)
     system.born_host = properties.get(MessageConst.BORN_HOST, "").strip() or record.born_host.ip
     system.store_timestamp.FromMilliseconds(record.store_timestamp)
@@ -296,7 +292,9 @@ def _stored_type(properties: Mapping[str, str]) -> MessageType:
         return DELAY
     if MessageConst.SHARDING_KEY in properties:
         return FIFO
-    return NORMAL if priority_of(properties) is None else PRIORITY
+    if priority_of(properties) is not None:
+        return PRIORITY
+    return LITE if MessageConst.LITE_TOPIC in properties else NORMAL
 
 
 def _delivery_ms(record: MessageExt) -> int | None:

@@ -1,6 +1,6 @@
 """Receipts: the handles of received messages, and the renewal of those that a push consumer works on.
 
-    handle   <receipt of POP, eight fields> <CommitLog offset>
+    handle   <receipt of POP, eight fields> <CommitLog offset>[ <lite topic>]
 
 A push consumer sets no invisible time; the gateway renews its messages until they are acked, or for
 `RENEWAL_MS_MAX`. If the gateway or the client ends, they become visible again: within `INVISIBLE_MS`, and
@@ -19,6 +19,7 @@ from actors.gateway.callers import Caller
 from actors.gateway.proto.definition_pb2 import Code
 from actors.gateway.statuses import RpcFailed
 from store.common.clock import Clock
+from store.message.lite_topics import is_valid_name
 from store.message.pop_records import Receipt
 from store.store_errors import MessageInvalid
 
@@ -39,6 +40,8 @@ class Handle(NamedTuple):
 
     receipt: Receipt
     commit_log_offset: int
+    lite_topic: str = ""
+    """A client need not repeat it: Java's SDK 5.2.0 does not if the group is not FIFO."""
 
     @property
     def visible_ms(self) -> int:
@@ -47,15 +50,30 @@ class Handle(NamedTuple):
 
     def encode(self) -> str:
         """Return the text that the client gets."""
-        return f"{self.receipt.encode()} {self.commit_log_offset}"
+        lite_topic = f" {self.lite_topic}" if self.lite_topic else ""
+        return f"{self.receipt.encode()} {self.commit_log_offset}{lite_topic}"
+
+    def of(self, lite_topic: str) -> Handle:
+        """Return the handle with the lite topic that a request names; RocketMQ's proxy has it only there.
+
+        Raises RpcFailed if the handle is one of another lite topic.
+        """
+        if lite_topic in ("", self.lite_topic):
+            return self
+        if self.lite_topic or not is_valid_name(lite_topic):
+            raise RpcFailed(
+                Code.INVALID_RECEIPT_HANDLE, f"receipt handle is not one of lite topic {lite_topic[:100]!r}"
+            )
+        return self._replace(lite_topic=lite_topic)
 
     @classmethod
     def decode(cls, text: str) -> Handle:
         """Return the parts of a handle. Raises RpcFailed if it is not valid."""
         fields = text.split(" ")
+        lite_topic = fields.pop() if len(fields) == _HANDLE_FIELDS + 1 else ""
         if len(fields) == _HANDLE_FIELDS and len(text) <= 1024 and fields[-1].isdecimal():
             try:
-                return cls(Receipt.decode(text), int(fields[-1]))
+                return cls(Receipt.decode(text), int(fields[-1])).of(lite_topic)
             except MessageInvalid:
                 pass
         raise RpcFailed(
@@ -108,17 +126,26 @@ class ReceiptRenewals:
         if _owner(caller) in self._seen:
             self._seen[_owner(caller)] = self._clock.wall_ms()
 
-    async def take(self, caller: Caller, group: str, text: str) -> Handle:
+    async def take(self, caller: Caller, group: str, text: str, lite_topic: str = "") -> Handle:
         """Return the present handle for the one that the client has, and stop the renewal.
 
         The renewals of another user continue: the broker decides on the handle as it was given.
         """
         renewal = self._renewals.get((group, text))
         if renewal is None or renewal.caller.user != caller.user:
-            return Handle.decode(text)
+            return Handle.decode(text).of(lite_topic)
+        renewal.handle.of(lite_topic)
         del self._renewals[group, text]
         await renewal.changed.wait()
         return renewal.handle
+
+    def forget_batch(self, group: str, handle: Handle) -> None:
+        """Stop the renewals of all messages that were received with a lite message, which is suspended."""
+        batch = (group, handle.lite_topic, handle.receipt.broker_name, handle.receipt.pop_ms)
+        for key, each in list(self._renewals.items()):
+            receipt = each.handle.receipt
+            if (each.group, each.handle.lite_topic, receipt.broker_name, receipt.pop_ms) == batch:
+                del self._renewals[key]
 
     def due(self) -> list[Renewal]:
         """Return the messages that must be renewed now.

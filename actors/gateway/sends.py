@@ -15,6 +15,7 @@ from actors.gateway.callers import Caller
 from actors.gateway.grpc.calls import Call
 from actors.gateway.messages import check_message, inflate_bodies, stored_properties, type_of
 from actors.gateway.proto.definition_pb2 import (
+    LITE,
     MESSAGE_TYPE_UNSPECIFIED,
     TRANSACTION,
     Code,
@@ -41,6 +42,7 @@ from actors.wire.headers import EndTransactionHeader, RecallMessageHeader
 from actors.wire.hot_headers import SendMessageHeader
 from actors.wire.remoting_errors import Refused, RemotingError
 from store.common.clock import Clock
+from store.message.lite_topics import lite_topic_queue
 from store.message.message_id import decode_message_id
 from store.message.properties import properties_text
 from store.message.recall_handle import RecallHandle
@@ -177,6 +179,9 @@ class Sends:
         system, kind = message.system_properties, type_of(message)
         if system.HasField("message_group"):
             target = self._topics.queue_for(topic, zlib.crc32(system.message_group.encode()))
+        elif kind == LITE:
+            number = lite_topic_queue(system.lite_topic, max(len(topic.write_queues), 1))
+            target = self._topics.queue_for(topic, number)
         elif target is None:
             target = self._topics.queue_for(topic, None)
         properties = properties_text(stored_properties(message, topic.name))
@@ -208,8 +213,8 @@ class Sends:
                 entry.transaction_id = TransactionId(
                     target.broker_name, position, entry.offset, system.message_id
                 ).encode()
-        elif response.code == ResponseCode.TOPIC_NOT_EXIST:
-            self._topics.forget(topic.name)
+        else:
+            self._topics.failed(topic.name, Refused(response.code, ""))
         return entry
 
     def _limit_ms(self, call: Call) -> int:

@@ -18,6 +18,7 @@ from actors.gateway.gateway_settings import GatewaySettings
 from actors.gateway.groups import GatewayGroups
 from actors.gateway.grpc.calls import Call, Method
 from actors.gateway.grpc.server import GrpcServer
+from actors.gateway.lite import LiteSubscriptions
 from actors.gateway.members import GatewayMembers
 from actors.gateway.proto import service_pb2 as rpc
 from actors.gateway.receipts import ReceiptRenewals
@@ -82,16 +83,19 @@ class GatewayService:
             timeout_ms,
         )
         renewals, members = ReceiptRenewals(clock), GatewayMembers(topics, self._client, clock)
+        lite = LiteSubscriptions(topics, groups, members, self._client, timeout_ms)
         self._consumers = Consumers(
-            access, topics, groups, members, renewals, self._client, clock, timeout_ms
+            access, topics, groups, members, renewals, lite, self._client, clock, timeout_ms
         )
-        self._clients = GatewayClients(access, topics, self._client, client_id, groups, members, renewals)
-        from_brokers.add_rows(self._clients.rows())
+        self._clients = GatewayClients(
+            access, topics, self._client, client_id, groups, members, renewals, lite
+        )
+        from_brokers.add_rows((*self._clients.rows(), *lite.rows()))
         account = MemoryAccount(settings.queued_max_request_bytes)
-        kept = (account, access, topics, groups, renewals, self._clients)
+        kept = (account, access, topics, groups, renewals, lite, self._clients)
         sends = Sends(topics, self._client, clock, timeout_ms)
         limits = RemotingLimits(idle_ms=IDLE_MS, max_connections=settings.max_connections)
-        methods = _methods(access, topics, sends, self._clients, self._consumers)
+        methods = _methods(access, topics, sends, self._clients, self._consumers, lite)
         self._made = SelfSigned(settings.listen_host, clock) if settings.makes_certificate else None
         tls = server_tls(settings, ("h2",), self._made.own if self._made is not None else None)
         reserve_descriptors(settings.max_connections)
@@ -149,7 +153,12 @@ class GatewayService:
 
 
 def _methods(
-    access: Access, topics: GatewayTopics, sends: Sends, clients: GatewayClients, consumers: Consumers
+    access: Access,
+    topics: GatewayTopics,
+    sends: Sends,
+    clients: GatewayClients,
+    consumers: Consumers,
+    lite: LiteSubscriptions,
 ) -> Mapping[str, Method]:
     of = partial(_rpc, access)
     methods = {
@@ -178,6 +187,9 @@ def _methods(
             rpc.ForwardMessageToDeadLetterQueueRequest,
             rpc.ForwardMessageToDeadLetterQueueResponse,
             consumers.dead_letter,
+        ),
+        "SyncLiteSubscription": of(
+            rpc.SyncLiteSubscriptionRequest, rpc.SyncLiteSubscriptionResponse, lite.sync
         ),
         "ReceiveMessage": Method(rpc.ReceiveMessageRequest, consumers.receive, is_stream=True),
         "Telemetry": Method(rpc.TelemetryCommand, clients.telemetry, is_stream=True),

@@ -27,7 +27,7 @@ from actors.gateway.statuses import RpcFailed, check_count, check_length, ok
 from actors.transport.client import RemotingClient
 from actors.transport.clients.nameservers import Nameservers
 from actors.wire.bodies.routes import MASTER_ID, PERM_READ, PERM_WRITE, QueueData, TopicRouteData
-from actors.wire.codes import RequestCode
+from actors.wire.codes import RequestCode, ResponseCode
 from actors.wire.command import RemotingCommand
 from actors.wire.headers import TopicHeader
 from actors.wire.remoting_errors import Refused, RemotingError
@@ -41,7 +41,13 @@ ROUTES: Final = Bound(
 ADDRESSES_MAX: Final = 32
 """Addresses of one client's endpoints: they are in each queue of a response."""
 HOST_CHARS_MAX: Final = 255
+ABSENT_MS: Final = 30_000
+"""For so long after a broker has left a route, consumers keep receiving from it: it may restart."""
+SEEN_MS: Final = 300_000
+ABSENT_REFRESH_MS: Final = 1_000
+"""How long a route is used while a broker is absent that it had in the last `SEEN_MS`."""
 _TYPE_ATTRIBUTE: Final = "message.type"
+_MOVED: Final = (ResponseCode.SERVICE_NOT_AVAILABLE, ResponseCode.TOPIC_NOT_EXIST)
 _ALL_TYPES: Final = (MessageType.NORMAL, MessageType.FIFO, MessageType.DELAY, MessageType.TRANSACTION)
 _TYPES: Final = {
     "NORMAL": (MessageType.NORMAL,),
@@ -49,6 +55,7 @@ _TYPES: Final = {
     "DELAY": (MessageType.DELAY,),
     "TRANSACTION": (MessageType.TRANSACTION,),
     "PRIORITY": (MessageType.PRIORITY,),
+    "LITE": (MessageType.LITE,),
     "MIXED": _ALL_TYPES,
 }
 
@@ -70,6 +77,10 @@ class Topic:
         self.since_ns = now_ns
         self.types = types
         """The message types that the topic accepts; empty if it accepts all."""
+        self.absent: Sequence[str] = ()
+        """Names of brokers that do not run, and did a short time ago."""
+        self.is_complete = True
+        """False if a broker does not run that did in the last minutes: it may be back soon."""
         self.masters = {
             each.broker_name: each.broker_addrs[MASTER_ID]
             for each in route.broker_datas
@@ -104,6 +115,7 @@ class GatewayTopics:
         self._refresh_ns = refresh_ms * NS_PER_MS
         self._timeout_ms = timeout_ms
         self._topics = Newest[str, Topic](ROUTES)
+        self._seen = Newest[str, dict[str, int]](ROUTES)  # when the masters of each topic were there last
         self._fetches: dict[str, asyncio.Task[Topic]] = {}
         self._turn = count()
 
@@ -117,8 +129,11 @@ class GatewayTopics:
         Raises RemotingError or Refused if no nameserver responds with a route.
         """
         known = self._topics.get(name)
-        if known is not None and self._clock.monotonic_ns() - known.since_ns < self._refresh_ns:
-            return known
+        if known is not None:
+            absent_ns = ABSENT_REFRESH_MS * NS_PER_MS
+            limit_ns = self._refresh_ns if known.is_complete else min(self._refresh_ns, absent_ns)
+            if self._clock.monotonic_ns() - known.since_ns < limit_ns:
+                return known
         fetch = self._fetches.get(name)
         if fetch is None:
             fetch = self._fetches[name] = asyncio.create_task(self._fetch(name))
@@ -133,6 +148,11 @@ class GatewayTopics:
     def forget(self, name: str) -> None:
         """Fetch the route again at its next use, because a broker could not be reached."""
         self._topics.pop(name, None)
+
+    def failed(self, name: str, error: Refused | RemotingError) -> None:
+        """Fetch the route again after a failed request if another replica may lead now."""
+        if isinstance(error, RemotingError) or error.code in _MOVED:
+            self.forget(name)
 
     def queue_for(self, topic: Topic, number: int | None) -> WriteQueue:
         """Return the queue for a message: the next one in turn, or that of a number, such as a hash.
@@ -170,8 +190,17 @@ class GatewayTopics:
         if not topic.masters:
             raise RpcFailed(Code.TOPIC_NOT_FOUND, f"no running broker has registered topic {name}")
         topic.types = await self._types(topic)
+        self._note_absent(topic)
         self._topics[name] = topic
         return topic
+
+    def _note_absent(self, topic: Topic) -> None:
+        now_ns, before = topic.since_ns, self._seen.get(topic.name, {})
+        seen = {each: ns for each, ns in before.items() if now_ns - ns < SEEN_MS * NS_PER_MS}
+        seen |= dict.fromkeys(topic.masters, now_ns)
+        topic.absent = [each for each, ns in seen.items() if 0 < now_ns - ns < ABSENT_MS * NS_PER_MS]
+        topic.is_complete = len(seen) == len(topic.masters)
+        self._seen[topic.name] = seen
 
     async def _types(self, topic: Topic) -> Sequence[MessageType]:
         address = next(iter(topic.masters.values()))

@@ -88,6 +88,10 @@ TESTS = {
     "filter_bytes": (FILTERS, "test_filters_in_use_are_compiled_once_and_bounded_by_bytes"),
     "forwarded_bytes": (FORWARDING, "test_requests_that_wait_for_a_leader_are_bounded"),
     "gateway_groups": (GATEWAY, "test_settings_of_the_group_fetched_first_are_dropped"),
+    "gateway_lite_subscriptions": (
+        "tests/actors/gateway/test_gateway_lite.py",
+        "test_copies_of_subscriptions_are_bounded",
+    ),
     "gateway_renewals": (GATEWAY, "test_oldest_renewal_ends_over_the_limit"),
     "gateway_routes": (GATEWAY, "test_route_fetched_first_is_dropped_and_a_fetched_again_one_kept"),
     "gateway_settings_bytes": (GATEWAY_CLIENTS, "test_settings_that_need_too_much_memory_are_refused"),

@@ -104,6 +104,7 @@ def with_gateway(
     broker: dict[str, str] | None = None,
     *,
     has_users: bool = False,
+    brokers: int = 1,
 ) -> None:
     """Run a story with a cluster and the client of its gateway; with users, its `peer` is the inner user."""
 
@@ -114,6 +115,7 @@ def with_gateway(
             store=store,
             with_rebalancer=False,
             gateway_port=0,
+            brokers=brokers,
             broker=broker or {},
             inner_credentials_file=inner_file(root) if has_users else None,
         )

@@ -13,6 +13,7 @@ from actors.gateway.access import Access
 from actors.gateway.consumers import Consumers
 from actors.gateway.groups import GatewayGroup, GatewayGroups
 from actors.gateway.grpc.calls import Call
+from actors.gateway.lite import LiteSubscriptions
 from actors.gateway.members import GatewayMembers
 from actors.gateway.proto import definition_pb2 as v2
 from actors.gateway.proto import service_pb2 as rpc
@@ -50,6 +51,9 @@ class ClaimingBroker:
         has_left = self._is_leaving and self.has_claimed.is_set()
         brokers = [] if has_left else [BrokerData("c", "broker-a", {0: "127.0.0.1:1"})]
         return Topic(name, TopicRouteData(broker_datas=brokers), (), 0)
+
+    def failed(self, name: str, error: Exception) -> None:
+        """Keep the route."""
 
     async def invoke(self, address: str, command: RemotingCommand, timeout_ms: int) -> RemotingCommand:
         self.has_claimed.set()
@@ -116,7 +120,8 @@ def consumers_of(
     access = Access(None, client, clock, 1000, 1000)
     renewals = ReceiptRenewals(clock) if renewals is None else renewals
     members = members_of(broker) if members is None else members
-    return Consumers(access, topics, groups, members, renewals, client, clock, 1000)
+    lite = LiteSubscriptions(topics, groups, members, client, 1000)
+    return Consumers(access, topics, groups, members, renewals, lite, client, clock, 1000)
 
 
 def receiving(consumers: Consumers, call: ReceiveCall) -> asyncio.Task[None]:

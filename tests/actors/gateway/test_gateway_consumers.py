@@ -211,8 +211,8 @@ def test_settings_of_a_consumer_are_completed(tmp_path: Path, kind: ClientType) 
         assert settings.backoff_policy.max_attempts == 17
         assert settings.backoff_policy.customized_backoff.next[0].seconds == 1
         assert (await client.call(rpc.HeartbeatRequest(client_type=kind, group=GROUP))).status.code == Code.OK
-        lite = rpc.HeartbeatRequest(client_type=ClientType.LITE_PUSH_CONSUMER)
-        assert (await client.call(lite)).status.code == Code.UNRECOGNIZED_CLIENT_TYPE
+        pull = rpc.HeartbeatRequest(client_type=ClientType.PULL_CONSUMER)
+        assert (await client.call(pull)).status.code == Code.UNRECOGNIZED_CLIENT_TYPE
         await stream.done_writing()
 
     with_gateway(tmp_path, story)
@@ -281,7 +281,7 @@ def test_messages_of_a_client_without_heartbeats_are_not_renewed(clock: ClockAtR
     clock.advance(CLIENT_TIMEOUT_MS - 1)
     assert len(list(renewals.due())) == 4
     unused: Any = None
-    clients = GatewayClients(unused, unused, unused, "gateway", unused, unused, renewals)
+    clients = GatewayClients(unused, unused, unused, "gateway", unused, unused, renewals, unused)
     beat = rpc.HeartbeatRequest(group=GROUP, client_type=ClientType.PUSH_CONSUMER)
     asyncio.run(clients.heartbeat(unused, Caller("alive", "alice", "192.0.2.9"), beat))
     clock.advance(1)

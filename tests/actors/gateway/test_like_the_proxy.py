@@ -195,7 +195,7 @@ async def telemetry(client: GrpcClient, settings: v2.Settings) -> rpc.TelemetryC
     ("settings", "code"),
     [
         (consumer_settings("x" * (EXPRESSION_CHARS_MAX + 1)), Code.ILLEGAL_FILTER_EXPRESSION),
-        (consumer_settings("*", v2.LITE_PUSH_CONSUMER), Code.UNRECOGNIZED_CLIENT_TYPE),
+        (consumer_settings("*", v2.LITE_PUSH_CONSUMER), Code.ILLEGAL_CONSUMER_GROUP),
         (v2.Settings(client_type=v2.PRODUCER), Code.UNRECOGNIZED_CLIENT_TYPE),
     ],
 )

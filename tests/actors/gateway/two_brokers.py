@@ -12,6 +12,7 @@ from actors.gateway.callers import Caller
 from actors.gateway.clients import GatewayClients
 from actors.gateway.consumers import Consumers
 from actors.gateway.groups import GatewayGroups
+from actors.gateway.lite import LiteSubscriptions
 from actors.gateway.members import GatewayMembers
 from actors.gateway.receipts import Handle, ReceiptRenewals, Renewal
 from actors.gateway.sends import Sends
@@ -87,11 +88,12 @@ class Gateway:
         self.sends = Sends(self.topics, client, clock, TIMEOUT_MS)
         self.access = Access(client if has_users else None, client, clock, REFRESH_MS, TIMEOUT_MS)
         members = GatewayMembers(self.topics, client, clock)
+        lite = self.lite = LiteSubscriptions(self.topics, self.groups, members, client, TIMEOUT_MS)
         self.consumers = Consumers(
-            self.access, self.topics, self.groups, members, self.renewals, client, clock, TIMEOUT_MS
+            self.access, self.topics, self.groups, members, self.renewals, lite, client, clock, TIMEOUT_MS
         )
         self.clients = GatewayClients(
-            self.access, self.topics, client, "gw", self.groups, members, self.renewals
+            self.access, self.topics, client, "gw", self.groups, members, self.renewals, lite
         )
 
     def renew(self, group: str, broker_name: str = "broker-a") -> Renewal:
