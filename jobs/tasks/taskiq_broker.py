@@ -10,18 +10,19 @@ import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import suppress
 from datetime import timedelta
+from functools import partial
 from typing import Any, Final
 
 from taskiq import AckableMessage, AsyncBroker, BrokerMessage
 
 from cluster.client.aio import Admin, PopConsumer, Producer
 from cluster.client.config import ClientConfig, ProducerConfig
-from cluster.client.errors import ClientError, ReceiptExpired
+from cluster.client.errors import ClientError
 from cluster.client.namespaces import Namespace
 from cluster.client.pop.pop_config import PopConfig
+from jobs.tasks.claim import Claim
 from jobs.tasks.topics import ensure_topics
 from store.common.logs import get_logger
-from store.message.message import MessageExt
 
 _log = get_logger(__name__)
 
@@ -55,11 +56,10 @@ class RayMQBroker(AsyncBroker):
         self._topic = Namespace(namespace).wrap(queue)
         self._admin_config = ClientConfig(nameservers, **settings)
         self._producer = Producer(config=ProducerConfig(nameservers, namespace=namespace, **settings))
-        config = PopConfig(
-            nameservers, group=queue, namespace=namespace, invisible_ms=invisible_ms, **settings
+        self._consumer = PopConsumer(
+            config=PopConfig(nameservers, group=queue, namespace=namespace, **settings)
         )
-        self._consumer = PopConsumer(config=config)
-        self._claims: dict[asyncio.Task[None], MessageExt] = {}
+        self._claims: set[Claim] = set()
 
     async def startup(self) -> None:
         """Connect, and create the topic if it does not exist. Raises ClientError."""
@@ -69,10 +69,9 @@ class RayMQBroker(AsyncBroker):
 
     async def shutdown(self) -> None:
         """Make unacknowledged tasks visible to other workers, and close the connections."""
-        for renewal, message in self._claims.items():
-            renewal.cancel()
+        for claim in self._claims:
             with suppress(ClientError):  # it becomes visible when its claim ends
-                await self._consumer.nack(message)
+                await claim.nack()
         await self._consumer.close()
         await self._producer.close()
         await super().shutdown()
@@ -87,7 +86,7 @@ class RayMQBroker(AsyncBroker):
         """Yield tasks, each when taskiq asks for it."""
         while True:
             try:
-                received = await self._consumer.receive(self._queue)
+                received = await self._consumer.receive(self._queue, invisible_ms=self._invisible_ms)
             except ClientError as error:
                 if not error.retriable:
                     raise
@@ -95,29 +94,9 @@ class RayMQBroker(AsyncBroker):
                 await asyncio.sleep(RETRY_S)
                 continue
             for message in received:
-                yield self._claimed(message)
+                self._claims.add(claim := Claim(self._consumer, message, self._invisible_ms))
+                yield AckableMessage(data=bytes(message.body), ack=partial(self._ack, claim))
 
-    def _claimed(self, message: MessageExt) -> AckableMessage:
-        lock = asyncio.Lock()  # a renewal changes the receipt that the ack needs
-        renewal = asyncio.create_task(self._renew(message, lock))
-        self._claims[renewal] = message
-
-        async def ack() -> None:
-            async with lock:
-                renewal.cancel()
-                self._claims.pop(renewal, None)
-                await self._consumer.ack(message)
-
-        return AckableMessage(data=bytes(message.body), ack=ack)
-
-    async def _renew(self, message: MessageExt, lock: asyncio.Lock) -> None:
-        while True:
-            await asyncio.sleep(self._invisible_ms / 3000)
-            async with lock:
-                try:
-                    await self._consumer.extend(message, self._invisible_ms)
-                except ReceiptExpired:
-                    _log.warning("claim_lost", queue=self._queue, message=message.msg_id)
-                    return
-                except ClientError as error:
-                    _log.warning("renewal_failed", queue=self._queue, error=str(error))
+    async def _ack(self, claim: Claim) -> None:
+        self._claims.discard(claim)
+        await claim.ack()

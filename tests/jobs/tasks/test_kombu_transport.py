@@ -13,10 +13,10 @@ import pytest
 from kombu import Connection, Consumer, Exchange, Producer, Queue
 from kombu.exceptions import ChannelError, OperationalError
 
-from cluster.client import Admin
+from cluster.client import Admin, aio
 from cluster.client import Producer as PlainProducer
-from cluster.client.errors import ConfigInvalid
-from jobs.tasks.kombu_transport import exchange_topic_of, topic_of
+from cluster.client.errors import BrokerUnreachable, ConfigInvalid
+from jobs.tasks.kombu_transport import exchange_topic_of, name_of, topic_of
 from tests.cluster.client.conftest import Cluster
 from tests.eventually import LIMIT_S, eventually
 from tests.ports import free_port
@@ -95,15 +95,16 @@ def send(connection: Connection, queue: str | Queue, *bodies: Any, **options: An
             Producer(channel).publish(body, routing_key=queue.name, **options)
 
 
+async def unreachable(*_: object) -> None:
+    raise BrokerUnreachable("a fault of the test")
+
+
 def test_names_become_topics_reversibly() -> None:
     names = ["celery", "w1@host.celery.pidbox", "a_b-c", "ä|x", "a|2E", "a.x", " "]
     topics = [topic_of(name) for name in names] + [exchange_topic_of("a")]
     assert len(set(topics)) == len(topics)
     assert all(re.fullmatch(r"[%|a-zA-Z0-9_-]+", topic) for topic in topics)
-    back = [
-        re.sub(rb"\|(..)", lambda hit: bytes([int(hit[1], 16)]), topic_of(name).encode()) for name in names
-    ]
-    assert [text.decode() for text in back] == names
+    assert [name_of(topic_of(name)) for name in names] == names
 
 
 def test_messages_keep_their_content(connection: Connection, name: str) -> None:
@@ -158,7 +159,9 @@ def test_prefetch_limits_the_unacknowledged_messages(connect: Callable[..., Conn
         assert slow.wait(3)[-1] == "next"
 
 
-def test_claims_are_renewed_and_end_with_their_process(connect: Callable[..., Connection], name: str) -> None:
+def test_claims_are_renewed_and_end_with_their_process(
+    connect: Callable[..., Connection], name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     holder, other = connect(visibility_timeout=0.6), connect()
     send(holder, name, "long")
     with consuming(holder, Queue(name), acks=False) as held:
@@ -166,7 +169,7 @@ def test_claims_are_renewed_and_end_with_their_process(connect: Callable[..., Co
         with consuming(other, Queue(name)) as waiting:
             waiting.wait_for_none(1.5)
             held.clear()
-            holder.transport.stop_renewal()  # as if the process were killed
+            monkeypatch.setattr(aio.PopConsumer, "extend", unreachable)  # as if the process were killed
             assert waiting.wait(1) == ["long"]
             assert waiting[0].delivery_info["redelivered"] is True
 
@@ -259,6 +262,41 @@ def test_queue_has_no_messages_from_before_its_bind(connect: Callable[..., Conne
         received.wait(1)
         received.wait_for_none()
         assert [message.payload for message in received] == ["after"]
+
+
+def test_removed_bindings_route_no_more_messages(
+    connect: Callable[..., Connection], cluster: Cluster, name: str
+) -> None:
+    exchange, channel = Exchange(f"ex.{name}", "topic"), connect().default_channel
+    producer = Producer(connect().default_channel)
+    queue = Queue(name, exchange, "log.#")(channel)
+    queue.declare()
+
+    def publish() -> int:
+        producer.publish("line", exchange=exchange, routing_key="log.a.b", declare=[exchange])
+        return int(channel.queue_declare(name, passive=True).message_count)
+
+    assert publish() == 1
+    queue.unbind_from(exchange, "log.#")
+    assert publish() == 1
+    queue.bind_to(exchange, "log.#")
+    assert publish() == 2
+    exchange(channel).delete()
+    assert publish() == 2
+    with Admin(cluster.address) as admin:
+        assert exchange_topic_of(exchange.name) not in admin.topics()
+
+
+def test_urgent_messages_are_delivered_first(clusters: Callable[..., Cluster], name: str) -> None:
+    address = clusters(brokers=1).address
+    with Connection(f"raymq://{address}") as connection, connection.channel() as channel:
+        queue, later = Queue(name, max_priority=3), datetime.now(UTC) + timedelta(hours=1)
+        send(connection, queue, "late", priority=3, headers={"eta": later.isoformat()})
+        for priority in (0, 3, 1, None, 9):
+            send(connection, queue, priority, priority=priority)
+        found = [channel.basic_get(name, no_ack=True).payload for _ in range(5)]
+        assert found == [3, 9, 1, 0, None]
+        assert channel.basic_get(name) is None
 
 
 def test_auto_delete_queue_goes_with_its_last_consumer(

@@ -1,15 +1,21 @@
-"""Task processors with keys and TLS in their configuration."""
+"""Task processors and kombu with keys and TLS in their configuration."""
 
 from __future__ import annotations
 
-import pytest
+from typing import Any
 
+import pytest
+from kombu import Connection, Exchange, Producer, Queue
+from kombu.exceptions import OperationalError
+
+from cluster.client.errors import ClientError
 from tests.certificates import Authority
 from tests.cluster.client.conftest import Cluster
-from tests.cluster.client.test_credentials import KEYS, permit, protected
+from tests.cluster.client.test_credentials import KEYS, SECRET, permit, protected
 from tests.cluster.client.test_tls import authority, encrypted
 from tests.eventually import eventually
 from tests.jobs.tasks.processors import Processors, result_of
+from tests.jobs.tasks.test_kombu_transport import consuming
 
 __all__ = ["authority", "encrypted", "protected"]
 
@@ -47,3 +53,36 @@ def test_processor_uses_tls(
     processor = made.make(add, tls={"ca_file": authority.ca_file})
     assert result_of(processor, processor.enqueue_task_sync("add", [1, 2]).id).result == 3
     made.stop()
+
+
+EXCHANGE = Exchange("news", "fanout")
+QUEUE = Queue("mail.out", EXCHANGE)
+
+
+def bodies_by_way_of(url: str, **options: Any) -> list[Any]:
+    """Return the bodies of a message to a queue and of one to an exchange."""
+    with Connection(url, **options) as connection:
+        producer = Producer(connection.default_channel)
+        producer.publish("direct", routing_key=QUEUE.name, declare=[QUEUE])
+        producer.publish("routed", exchange=EXCHANGE)
+        with consuming(connection, QUEUE) as received:
+            return received.wait(2)
+
+
+def test_kombu_signs_its_requests(protected: Cluster) -> None:
+    with Connection(f"raymq://{protected.address}/shop") as inner:  # creates the topics
+        QUEUE(inner.default_channel).declare()
+    permit(protected, "Topic:shop%*", "Group:shop%*")
+
+    assert bodies_by_way_of(f"raymq://alice:{SECRET}@{protected.address}/shop") == ["direct", "routed"]
+    for forbidden in (f"alice:wrong@{protected.address}/shop", f"alice:{SECRET}@{protected.address}"):
+        with pytest.raises((ClientError, OperationalError)):
+            bodies_by_way_of(f"raymq://{forbidden}")
+
+
+def test_kombu_uses_tls(encrypted: Cluster, authority: Authority, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("RAYMQ_TLS_CA")
+    url, ssl = f"raymq://{encrypted.address}", {"ca_certs": str(authority.ca_file)}
+    assert bodies_by_way_of(url, ssl=ssl) == ["direct", "routed"]
+    with pytest.raises((ClientError, OperationalError)):
+        bodies_by_way_of(url)
