@@ -6,32 +6,21 @@ their own names.
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from jobs.tasks.serve.adapter_config import RayMQAdapterConfig
-    from jobs.tasks.serve.autoscaling_policy import RayMQQueueAutoscalingPolicy
-    from jobs.tasks.serve.task_processor import RayMQTaskProcessor
+    from jobs.tasks.serve import RayMQAdapterConfig, RayMQQueueAutoscalingPolicy, RayMQTaskProcessor
 
 __all__ = ["RayMQAdapterConfig", "RayMQQueueAutoscalingPolicy", "RayMQTaskProcessor"]
 
-_MODULES = {
-    "RayMQAdapterConfig": "jobs.tasks.serve.adapter_config",
-    "RayMQQueueAutoscalingPolicy": "jobs.tasks.serve.autoscaling_policy",
-    "RayMQTaskProcessor": "jobs.tasks.serve.task_processor",
-}
-
 
 def __getattr__(name: str) -> Any:
-    if name not in _MODULES:
+    if name not in __all__:
         raise AttributeError(f"module 'jobs.tasks' has no attribute {name!r}")
-    from importlib import import_module
-
     try:
-        return getattr(import_module(_MODULES[name]), name)
+        return getattr(import_module("jobs.tasks.serve"), name)
     except ModuleNotFoundError as error:
-        if (error.name or "").startswith("jobs"):
-            raise
         raise ModuleNotFoundError(
             f"jobs.tasks.{name} needs {error.name}: pip install 'raymq[serve]'", name=error.name
         ) from error

@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from cluster.client import TlsConfig
 from cluster.client.config import NAMESERVERS_ENV
+from cluster.launch import find_nameservers
 from jobs.job_errors import OptionInvalid
 
 
@@ -48,20 +49,18 @@ class RayMQAdapterConfig(BaseModel):
 
     def client_settings(self) -> dict[str, Any]:
         """Return the arguments of ClientConfig. Raises OptionInvalid if no nameserver is given or found."""
-        return {
-            "nameservers": self.nameservers or os.environ.get(NAMESERVERS_ENV) or self._found_on_ray(),
-            "access_key": self.access_key,
-            "secret_key": self.secret_key,
-            "tls": None if self.tls is None else TlsConfig(**self.tls),
-        }
-
-    def _found_on_ray(self) -> list[str]:
-        from cluster.launch import find_nameservers
-
-        found = find_nameservers(self.namespace) if ray.is_initialized() else []
-        if not found:
+        nameservers = self.nameservers or os.environ.get(NAMESERVERS_ENV)
+        if not nameservers and ray.is_initialized():
+            nameservers = find_nameservers(self.namespace)
+        if not nameservers:
             raise OptionInvalid(
                 f"no cluster of RayMQ is in the Ray namespace {self.namespace!r}: start one with `raymq up`,"
                 " or set nameservers or namespace in RayMQAdapterConfig"
             )
-        return found
+        tls = None if self.tls is None else TlsConfig(**self.tls)
+        return {
+            "nameservers": nameservers,
+            "access_key": self.access_key,
+            "secret_key": self.secret_key,
+            "tls": tls,
+        }

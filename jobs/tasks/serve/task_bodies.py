@@ -13,12 +13,11 @@ from typing import Any, Final, TypeVar
 import msgspec
 import orjson
 
-from jobs.job_errors import BodyInvalid, OptionInvalid
+from jobs.job_errors import BodyInvalid
 
 SUCCESS, FAILURE, REVOKED = "SUCCESS", "FAILURE", "REVOKED"
 PENDING, UNKNOWN = "PENDING", "UNKNOWN"
 FINAL: Final = frozenset({SUCCESS, FAILURE, REVOKED})
-KEY_SEPARATORS = frozenset(" \x01\x02")
 
 
 class Task(msgspec.Struct):
@@ -45,14 +44,6 @@ class Outcome(msgspec.Struct):
 
 
 BodyT = TypeVar("BodyT", Task, Outcome)
-
-
-def check_task_id(task_id: object) -> None:
-    """Raise OptionInvalid for an id that cannot be the key of a message."""
-    if not isinstance(task_id, str) or not task_id or KEY_SEPARATORS & set(task_id):
-        raise OptionInvalid(
-            f"task_id is {task_id!r:.100}: give a text without spaces, as it is a message key"
-        )
 
 
 def encode(content: Task | Outcome, serializer: str) -> bytes:

@@ -11,52 +11,39 @@ from contextlib import suppress
 from datetime import datetime
 from typing import Any, NamedTuple
 
+from ray.serve.schema import TaskResult
+
 from cluster.client import ProducerConfig
 from cluster.client.aio import Admin, Producer
 from cluster.client.config import ClientConfig
 from cluster.client.errors import BrokerRefused, TopicNotFound
-from cluster.views.offsets import known_sum
 from jobs.job_errors import BodyInvalid, OptionInvalid
 from jobs.tasks.serve.adapter_config import RayMQAdapterConfig
-from jobs.tasks.serve.task_bodies import (
-    FINAL,
-    PENDING,
-    REVOKED,
-    UNKNOWN,
-    Outcome,
-    Task,
-    check_task_id,
-    decode,
-    encode,
-)
-from jobs.tasks.topics import ensure_topics
+from jobs.tasks.serve.task_bodies import FINAL, PENDING, REVOKED, UNKNOWN, Outcome, Task, decode, encode
+from jobs.tasks.topics import ensure_topics, read_load
 from store.message.message import MessageExt
 
 SEND_RETRIES = 5
 RESULTS_MAX = 64
 """Messages of one task id that are read from each broker."""
+KEY_SEPARATORS = frozenset(" \x01\x02")
 
 
 class TaskQueue:
-    """The tasks and results of one queue."""
+    """The tasks and results of one queue. Its methods raise ClientError."""
 
     def __init__(self, name: str, config: RayMQAdapterConfig) -> None:
-        self.name = name
-        self.group = group_of(name)
-        self.results = f"{name}_results"
+        self.name, self.group, self.results = name, group_of(name), f"{name}_results"
+        self.config = config
         self.settings = config.client_settings()
-        self._config = config
         self.admin = Admin(config=ClientConfig(**self.settings))
-        self.producer = Producer(
-            config=ProducerConfig(
-                group=self.group, retry_times_when_send_failed=SEND_RETRIES, **self.settings
-            )
-        )
+        sends = ProducerConfig(group=self.group, retry_times_when_send_failed=SEND_RETRIES, **self.settings)
+        self.producer = Producer(config=sends)
 
     async def open(self, *dead_queues: str | None) -> None:
-        """Create the topics that are missing. Raises ClientError."""
+        """Create the topics that are missing."""
         topics = filter(None, (self.name, self.results, *dead_queues))
-        await ensure_topics(self.admin, topics, self._config.queues)
+        await ensure_topics(self.admin, topics, self.config.queues)
 
     async def close(self) -> None:
         """Close the connections."""
@@ -65,7 +52,7 @@ class TaskQueue:
 
     async def enqueue(
         self,
-        name: str,
+        task_name: str,
         args: Any = None,
         kwargs: Any = None,
         *,
@@ -73,11 +60,11 @@ class TaskQueue:
         countdown: float | None = None,
         eta: datetime | float | None = None,
         group_key: str | None = None,
-    ) -> Outcome:
-        """Enqueue a call of the handler `name`. Raises OptionInvalid, BodyInvalid, ClientError.
+    ) -> TaskResult:
+        """Enqueue a call of a handler. Raises OptionInvalid, BodyInvalid.
 
         Args:
-            name: Name of the handler.
+            task_name: Name of the handler.
             args: Its positional arguments.
             kwargs: Its named arguments.
             task_id: Id of the task. A later task of the queue with the same id does not run.
@@ -85,54 +72,56 @@ class TaskQueue:
             eta: Run it at this time: a datetime with a time zone, or seconds since the epoch.
             group_key: Tasks with the same key run in the order in which they were enqueued.
         """
-        if task_id is not None:
-            check_task_id(task_id)
-        if group_key is not None and not self._config.ordered:
+        if task_id is not None and (not task_id or KEY_SEPARATORS & set(task_id)):
+            raise OptionInvalid(
+                f"task_id is {task_id!r:.100}: give a text without spaces: it is a message key"
+            )
+        if group_key is not None and not self.config.ordered:
             raise OptionInvalid(f"group_key {group_key!r} needs RayMQAdapterConfig(ordered=True)")
         due_ms = _due_ms(countdown, eta)
-        task = Task(
-            task_id or uuid.uuid4().hex, name, list(args or ()), dict(kwargs or {}), task_id is not None
-        )
+        is_unique, task_id = task_id is not None, task_id or uuid.uuid4().hex
+        task = Task(task_id, task_name, list(args or ()), dict(kwargs or {}), is_unique)
         sent = await self.producer.send(
             self.name,
-            encode(task, self._config.serializer),
-            keys=task.id,
+            encode(task, self.config.serializer),
+            keys=task_id,
             # Messages of one id are sent to one queue, so their order is certain.
-            sharding_key=group_key or task_id,
+            sharding_key=group_key or (task_id if is_unique else None),
             deliver_at=due_ms,
         )
-        outcome = Outcome(task.id, PENDING, None, time.time_ns() // 1_000_000, sent.recall_handle)
-        if outcome.recall_handle:
+        outcome = Outcome(task_id, PENDING, None, time.time_ns() // 1_000_000, sent.recall_handle)
+        if sent.recall_handle:
             await self.publish(outcome)
-        return outcome
+        return _result(outcome)
 
     async def publish(self, outcome: Outcome) -> None:
-        """Store a result. Raises BodyInvalid, ClientError."""
-        body = encode(outcome, self._config.serializer)
+        """Store a result. Raises BodyInvalid."""
+        body = encode(outcome, self.config.serializer)
         await self.producer.send(self.results, body, keys=outcome.id, tags=outcome.status)
 
     async def final(self, task_id: str) -> Outcome | None:
-        """Return the first final result on the brokers that respond, or None. Raises ClientError."""
+        """Return the first final result on the brokers that respond, or None."""
         return _final(await self._outcomes(task_id, skip_unreachable=True))
 
-    async def first(self, task_id: str) -> MessageExt | None:
-        """Return the first task with an id on the brokers that respond, or None. Raises ClientError."""
-        return next(iter(await self._messages(self.name, task_id, skip_unreachable=True)), None)
+    async def is_first(self, task_id: str, message: MessageExt) -> bool:
+        """Return True if no task with an id is older than a message, on the brokers that respond."""
+        found = await self._messages(self.name, task_id, skip_unreachable=True)
+        return not found or found[0].msg_id == message.msg_id
 
-    async def status(self, task_id: str) -> Outcome:
-        """Return the result of a task, or that it is pending or unknown. Raises ClientError."""
+    async def status(self, task_id: str) -> TaskResult:
+        """Return the status PENDING, SUCCESS, FAILURE with the error as result, REVOKED, or UNKNOWN."""
         outcomes = await self._outcomes(task_id)
         if outcomes:  # the first one may be that of a timer message
-            return _final(outcomes) or outcomes[0]
-        messages = await self._messages(self.name, task_id)
-        return (
-            Outcome(task_id, PENDING, None, messages[0].born_timestamp)
-            if messages
-            else Outcome(task_id, UNKNOWN)
-        )
+            return _result(_final(outcomes) or outcomes[0])
+        for message in await self._messages(self.name, task_id):
+            return _result(Outcome(task_id, PENDING, None, message.born_timestamp))
+        return _result(Outcome(task_id, UNKNOWN))
 
     async def cancel(self, task_id: str) -> None:
-        """Give a task the result REVOKED, unless it has one. Raises ClientError."""
+        """Revoke a task without a result: it is not started, and the result of a running handler is ignored.
+
+        A running coroutine is cancelled when its claim is renewed.
+        """
         outcomes = await self._outcomes(task_id)
         if _final(outcomes) is not None:
             return
@@ -151,7 +140,7 @@ class TaskQueue:
 
     async def _messages(self, topic: str, key: str, *, skip_unreachable: bool = False) -> list[MessageExt]:
         """Return the messages with a key, oldest first."""
-        begin_ms = max(time.time_ns() // 1_000_000 - self._config.result_retention_ms, 0)
+        begin_ms = max(time.time_ns() // 1_000_000 - self.config.result_retention_ms, 0)
         found = await self.admin.messages_by_key(
             topic, key, max_messages=RESULTS_MAX, begin_ms=begin_ms, skip_unreachable=skip_unreachable
         )
@@ -169,19 +158,13 @@ class Backlog(NamedTuple):
 
 
 async def read_backlog(admin: Admin, queue_name: str) -> Backlog:
-    """Return the load of a queue, with its retries, without tasks of timers. Raises ClientError."""
+    """Return the load of a queue. Raises ClientError."""
     group = group_of(queue_name)
     try:
-        stats, spans = (
-            await admin.group_stats(group, queue_name),
-            await admin.group_time_spans(group, queue_name),
-        )
+        waiting, running = await read_load(admin, group, queue_name)
+        spans = await admin.group_time_spans(group, queue_name)
     except TopicNotFound:  # nothing was enqueued yet
         return Backlog(0, 0, None)
-    with suppress(BrokerRefused):  # the group has not consumed yet
-        stats.offsets |= (await admin.group_stats(group)).offsets
-    lag, running = stats.lag, known_sum(each.in_flight for each in stats.offsets.values())
-    waiting = None if lag is None else max(lag - (running or 0), 0)
     delays_ms = [each.delay_ms for each in spans if each.delay_ms > 0]
     if waiting and not delays_ms:  # the group has no offsets yet
         now_ms = time.time_ns() // 1_000_000
@@ -192,6 +175,11 @@ async def read_backlog(admin: Admin, queue_name: str) -> Backlog:
 def group_of(queue_name: str) -> str:
     """Return the consumer group of the replicas that run the tasks of a queue."""
     return f"{queue_name}_workers"
+
+
+def _result(outcome: Outcome) -> TaskResult:
+    created_s = None if outcome.created_ms is None else outcome.created_ms / 1000
+    return TaskResult(id=outcome.id, status=outcome.status, created_at=created_s, result=outcome.result)
 
 
 def _final(outcomes: list[Outcome]) -> Outcome | None:

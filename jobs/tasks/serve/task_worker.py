@@ -11,12 +11,12 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import math
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from ray.serve.schema import TaskProcessorConfig
@@ -27,11 +27,10 @@ from cluster.client.errors import ClientError, ConfigInvalid, MessageRejected
 from cluster.client.transport.backoff import Backoff
 from cluster.client.transport.loop_thread import LoopThread
 from jobs.job_errors import BodyInvalid
-from jobs.tasks.serve.adapter_config import RayMQAdapterConfig
+from jobs.tasks.claim import Claim
 from jobs.tasks.serve.task_bodies import FAILURE, REVOKED, SUCCESS, Outcome, Task, decode
 from jobs.tasks.serve.task_queue import TaskQueue
 from store.common.logs import get_logger
-from store.message.message import MessageExt
 from store.message.pop_records import MESSAGES_MAX
 from store.message.properties import MessageConst
 
@@ -45,18 +44,6 @@ REPEAT_S = 60.0
 ERROR_CHARACTERS = 1_000
 
 
-@dataclass(slots=True, eq=False)
-class Delivery:
-    """A received task: its message, when it was received or renewed (monotonic clock), and its handler."""
-
-    message: MessageExt
-    renewed_s: float
-    task: Task | None = None
-    call: Future[Any] | None = None
-    renewal: asyncio.Task[None] | None = None
-    is_settling: bool = False
-
-
 class TaskWorker:
     """The consumer of one replica. All coroutines run on the event loop of the queue."""
 
@@ -64,34 +51,29 @@ class TaskWorker:
         self,
         queue: TaskQueue,
         processor: TaskProcessorConfig,
-        config: RayMQAdapterConfig,
         handlers: Mapping[str, Callable[..., Any]],
         concurrency: int,
     ) -> None:
         self.counts: Counter[str] = Counter()
-        self.deliveries: dict[Delivery, asyncio.Task[None]] = {}
-        self._queue = queue
-        self._config = config
-        self._handlers = handlers
-        self._processor = processor
-        self._concurrency = concurrency
-        pop = PopConfig(group=queue.group, invisible_ms=config.invisible_ms, **queue.settings)
+        self.running: set[asyncio.Task[None]] = set()
+        self._queue, self._config, self._processor = queue, queue.config, processor
+        self._handlers, self._concurrency = handlers, concurrency
+        pop = PopConfig(group=queue.group, invisible_ms=queue.config.invisible_ms, **queue.settings)
         self._consumer = PopConsumer(config=pop)
         # A handler that overruns keeps its thread: there are as many for those that follow.
         self._threads = ThreadPoolExecutor(2 * concurrency, f"task-{queue.name}")
-        self._handler_loop: LoopThread | None = None
         self._overrun: set[Future[Any]] = set()
+        self._handler_loop: LoopThread | None = None
         self._is_stopping = False
         self._freed = asyncio.Event()
         self._spawn = self._consumer.core.instance.spawn
-        self._loops = [self._spawn(self._take(), "task-take"), self._spawn(self._renew(), "task-renew")]
+        self._taking = self._spawn(self._take(), "task-take")
 
     @property
     def failure(self) -> str | None:
         """Why no tasks are taken, or None."""
-        for each in self._loops:
-            if each.done():
-                return "stopped" if each.cancelled() or each.exception() is None else repr(each.exception())
+        if self._taking.done():
+            return "stopped" if self._taking.cancelled() else repr(self._taking.exception() or "stopped")
         hangs = len(self._overrun) >= 2 * self._concurrency
         return f"{len(self._overrun)} handlers overran and do not end: restart the replica" if hangs else None
 
@@ -100,20 +82,13 @@ class TaskWorker:
         self._is_stopping = True
         self._freed.set()
         end_s = time.monotonic() + timeout_s
-        await asyncio.wait({self._loops[0]}, timeout=timeout_s)
-        if self.deliveries:
-            await asyncio.wait(self.deliveries.values(), timeout=max(end_s - time.monotonic(), 0))
-        for delivery, work in list(self.deliveries.items()):
-            work.cancel()
-            await asyncio.wait({work})
-            if delivery.call is not None:
-                delivery.call.cancel()
-            _log.warning("task_returned", queue=self._queue.name, message=delivery.message.msg_id)
-            with suppress(ClientError):  # otherwise it is delivered again after its invisible time
-                await self._nack(delivery, 0)
-        for loop in self._loops:
-            loop.cancel()
-        await asyncio.wait(self._loops)
+        await asyncio.wait({self._taking}, timeout=timeout_s)
+        self._taking.cancel()
+        if self.running:
+            _, late = await asyncio.wait(self.running, timeout=max(end_s - time.monotonic(), 0))
+            for each in late:
+                each.cancel()
+            await asyncio.gather(*late, return_exceptions=True)
         await self._consumer.close()
         self._threads.shutdown(wait=False, cancel_futures=True)
 
@@ -121,7 +96,7 @@ class TaskWorker:
         backoff, most = Backoff(100, 5_000), self._concurrency
         while not self._is_stopping:
             self._freed.clear()
-            count = min(most, 2 * most - len(self._overrun)) - len(self.deliveries)
+            count = min(most, 2 * most - len(self._overrun)) - len(self.running)
             if count <= 0:
                 await self._freed.wait()
                 continue
@@ -138,83 +113,51 @@ class TaskWorker:
                 continue
             backoff.reset()
             for message in messages:
-                delivery = Delivery(message, time.monotonic())
-                self.deliveries[delivery] = self._spawn(self._work_on(delivery), "task")
+                claim = Claim(self._consumer, message, self._config.invisible_ms)
+                work = self._spawn(self._work_on(claim), "task")
+                self.running.add(work)
+                work.add_done_callback(self._end)
 
-    async def _renew(self) -> None:
-        interval_s = self._config.invisible_ms / 3_000
-        while True:
-            await asyncio.sleep(interval_s / 4)
-            for each in self.deliveries:
-                is_renewing = each.is_settling or (each.renewal is not None and not each.renewal.done())
-                if not is_renewing and time.monotonic() - each.renewed_s >= interval_s:
-                    each.renewal = self._spawn(self._renew_one(each), "task-renewal")
+    def _end(self, work: asyncio.Task[None]) -> None:
+        self.running.discard(work)
+        self._freed.set()
 
-    async def _renew_one(self, delivery: Delivery) -> None:
-        """Renew a claim. If its task is revoked, cancel the handler; one in a thread runs to its end."""
-        begin_s = time.monotonic()
+    async def _work_on(self, claim: Claim) -> None:
         try:
-            await self._consumer.extend(delivery.message, self._config.invisible_ms)
-            delivery.renewed_s = begin_s
-            if delivery.task is not None and delivery.call is not None:
-                final = await self._queue.final(delivery.task.id)
-                if final is not None and final.status == REVOKED:
-                    delivery.call.cancel()
-        except ClientError as error:
-            _log.warning("task_renewal_failed", queue=self._queue.name, error=str(error))
-
-    async def _work_on(self, delivery: Delivery) -> None:
-        try:
-            await self._handle(delivery)
+            await self._handle(claim)
         except ClientError as error:  # it is delivered again after its invisible time
             _log.warning("task_not_settled", queue=self._queue.name, error=str(error))
+        except asyncio.CancelledError:
+            _log.warning("task_returned", queue=self._queue.name, message=claim.message.msg_id)
+            with suppress(ClientError):  # otherwise it is delivered again after its invisible time
+                await claim.nack()
         finally:
-            del self.deliveries[delivery]
-            self._freed.set()
+            await claim.end()
 
-    async def _handle(self, delivery: Delivery) -> None:
-        message, retries = delivery.message, self._processor.max_retries
+    async def _handle(self, claim: Claim) -> None:
+        message, retries = claim.message, self._processor.max_retries
         try:
-            task = delivery.task = decode(message.body, Task)
+            task = decode(message.body, Task)
         except BodyInvalid as error:
-            return await self._unprocessable(delivery, str(error))
-        if await _repeated(lambda: self._queue.final(task.id)) or not await self._is_first(task, message):
+            return await self._unprocessable(claim, None, str(error))
+        is_done = await _repeated(lambda: self._queue.final(task.id)) is not None
+        if is_done or (task.unique and not await _repeated(lambda: self._queue.is_first(task.id, message))):
             self.counts["skipped"] += 1
-            return await self._ack(delivery)
+            return await claim.ack()
         handler = self._handlers.get(task.task)
         if handler is None:
             known = ", ".join(sorted(self._handlers)) or "none"
-            return await self._unprocessable(delivery, f"no handler is named {task.task!r}; known: {known}")
+            return await self._unprocessable(
+                claim, task, f"no handler is named {task.task!r}; known: {known}"
+            )
         if retries is not None and message.reconsume_times > retries:
             times = message.reconsume_times
-            return await self._fail(delivery, task, f"delivered {times} times before, and never acknowledged")
-        return await self._run(delivery, task, handler)
-
-    async def _is_first(self, task: Task, message: MessageExt) -> bool:
-        first = await _repeated(lambda: self._queue.first(task.id)) if task.unique else None
-        return first is None or first.msg_id == message.msg_id
-
-    async def _run(self, delivery: Delivery, task: Task, handler: Callable[..., Any]) -> None:
-        call = delivery.call = self._submit(handler, task)
-        returned, limit_ms = asyncio.wrap_future(call), self._config.max_run_ms
-        done, _ = await asyncio.wait({returned}, timeout=None if limit_ms is None else limit_ms / 1000)
-        if not done:
-            if not call.cancel() and not call.done():
-                self._overrun.add(call)
-                returned.add_done_callback(lambda _: self._end_overrun(call))
-            return await self._retry(delivery, task, f"ran longer than max_run_ms {limit_ms}")
-        if returned.cancelled():
-            if await _repeated(lambda: self._queue.final(task.id)):  # the task is revoked
-                return await self._ack(delivery)
-            return await self._retry(delivery, task, "the handler cancelled itself")
-        if (error := returned.exception()) is not None:
-            return await self._retry(delivery, task, f"{type(error).__name__}: {error}")
+            return await self._fail(claim, task, f"delivered {times} times before, and never acknowledged")
+        call = self._submit(handler, task)
         try:
-            await self._settle(delivery, Outcome(task.id, SUCCESS, returned.result()))
-        except (BodyInvalid, ConfigInvalid, MessageRejected) as invalid:
-            return await self._fail(delivery, task, f"the result of the handler is invalid: {invalid}")
-        self.counts["succeeded"] += 1
-        return None
+            return await self._run(claim, task, call)
+        finally:
+            call.cancel()
 
     def _submit(self, handler: Callable[..., Any], task: Task) -> Future[Any]:
         if not inspect.iscoroutinefunction(handler):
@@ -223,62 +166,72 @@ class TaskWorker:
             self._handler_loop = LoopThread(f"tasks-{self._queue.name}")
         return asyncio.run_coroutine_threadsafe(handler(*task.args, **task.kwargs), self._handler_loop.loop)
 
+    async def _run(self, claim: Claim, task: Task, call: Future[Any]) -> None:
+        returned, limit_ms = asyncio.wrap_future(call), self._config.max_run_ms
+        end_s = math.inf if limit_ms is None else time.monotonic() + limit_ms / 1000
+        while not returned.done() and (left_s := end_s - time.monotonic()) > 0:
+            await asyncio.wait({returned}, timeout=min(left_s, self._config.invisible_ms / 3000))
+            if not returned.done() and await self._is_revoked(task.id):
+                call.cancel()  # one in a thread runs to its end
+        if not returned.done() and not call.cancel():
+            self._overrun.add(call)
+            returned.add_done_callback(lambda _: self._end_overrun(call))
+        if not returned.done():
+            return await self._retry(claim, task, f"ran longer than max_run_ms {limit_ms}")
+        if returned.cancelled():
+            if await _repeated(lambda: self._queue.final(task.id)):  # the task is revoked
+                return await claim.ack()
+            return await self._retry(claim, task, "the handler cancelled itself")
+        if (error := returned.exception()) is not None:
+            return await self._retry(claim, task, f"{type(error).__name__}: {error}")
+        try:
+            await self._settle(claim, Outcome(task.id, SUCCESS, returned.result()))
+        except (BodyInvalid, ConfigInvalid, MessageRejected) as invalid:
+            return await self._fail(claim, task, f"the result of the handler is invalid: {invalid}")
+        self.counts["succeeded"] += 1
+        return None
+
+    async def _is_revoked(self, task_id: str) -> bool:
+        with suppress(ClientError):  # it is checked again
+            return (final := await self._queue.final(task_id)) is not None and final.status == REVOKED
+        return False
+
     def _end_overrun(self, call: Future[Any]) -> None:
         self._overrun.discard(call)
         self._freed.set()
 
-    async def _retry(self, delivery: Delivery, task: Task, error: str) -> None:
-        retries, limit = delivery.message.reconsume_times, self._processor.max_retries
+    async def _retry(self, claim: Claim, task: Task, error: str) -> None:
+        retries, limit = claim.message.reconsume_times, self._processor.max_retries
         if limit is not None and retries >= limit:
-            return await self._fail(delivery, task, error)
+            return await self._fail(claim, task, error)
         self.counts["retried"] += 1
         _log.warning("task_retried", queue=self._queue.name, task=task.id, retries=retries, error=error)
         delay_ms = self._config.retry_backoff_ms << min(retries, 16)
-        return await self._nack(delivery, min(delay_ms, RETRY_DELAY_MAX_MS))
+        return await claim.nack(min(delay_ms, RETRY_DELAY_MAX_MS))
 
-    async def _fail(self, delivery: Delivery, task: Task, error: str) -> None:
-        self.counts["failed"] += 1
-        _log.warning("task_failed", queue=self._queue.name, task=task.id, error=error)
-        await self._move(self._processor.failed_task_queue_name, delivery, error)
-        await self._settle(delivery, Outcome(task.id, FAILURE, error))
+    async def _fail(self, claim: Claim, task: Task, error: str) -> None:
+        await self._move("failed", self._processor.failed_task_queue_name, claim, error)
+        await self._settle(claim, Outcome(task.id, FAILURE, error))
 
-    async def _unprocessable(self, delivery: Delivery, error: str) -> None:
-        self.counts["unprocessable"] += 1
-        _log.warning("task_unprocessable", queue=self._queue.name, error=error)
-        await self._move(self._processor.unprocessable_task_queue_name, delivery, error)
-        if delivery.task is None:
-            return await self._ack(delivery)
-        return await self._settle(delivery, Outcome(delivery.task.id, FAILURE, error))
+    async def _unprocessable(self, claim: Claim, task: Task | None, error: str) -> None:
+        await self._move("unprocessable", self._processor.unprocessable_task_queue_name, claim, error)
+        await (claim.ack() if task is None else self._settle(claim, Outcome(task.id, FAILURE, error)))
 
-    async def _move(self, topic: str | None, delivery: Delivery, error: str) -> None:
-        if topic is None:
-            return
-        body, keys = delivery.message.body, delivery.message.properties.get(MessageConst.KEYS)
-        text = error[:ERROR_CHARACTERS].translate({1: " ", 2: " "})
-        properties = {"queue": self._queue.name, "error": text}
-        await _repeated(lambda: self._queue.producer.send(topic, body, keys=keys, properties=properties))
+    async def _move(self, kind: str, topic: str | None, claim: Claim, error: str) -> None:
+        """Count a task and send it to a dead queue."""
+        keys = claim.message.properties.get(MessageConst.KEYS)
+        self.counts[kind] += 1
+        _log.warning(f"task_{kind}", queue=self._queue.name, task=keys, error=error)
+        if topic is not None:
+            text = error[:ERROR_CHARACTERS].translate({1: " ", 2: " "})
+            properties, body = {"queue": self._queue.name, "error": text}, claim.message.body
+            await _repeated(lambda: self._queue.producer.send(topic, body, keys=keys, properties=properties))
 
-    async def _settle(self, delivery: Delivery, outcome: Outcome) -> None:
+    async def _settle(self, claim: Claim, outcome: Outcome) -> None:
         """Store a result and acknowledge the task."""
-        was_visible = (time.monotonic() - delivery.renewed_s) * 1000 >= self._config.invisible_ms
-        if not was_visible or await _repeated(lambda: self._queue.final(outcome.id)) is None:
-            outcome.created_ms = delivery.message.born_timestamp
-            await _repeated(lambda: self._queue.publish(outcome))
-        await self._ack(delivery)
-
-    async def _ack(self, delivery: Delivery) -> None:
-        await self._end_renewals(delivery)
-        await self._consumer.ack(delivery.message)
-
-    async def _nack(self, delivery: Delivery, delay_ms: int) -> None:
-        await self._end_renewals(delivery)
-        await self._consumer.nack(delivery.message, delay_ms)
-
-    async def _end_renewals(self, delivery: Delivery) -> None:
-        """Stop renewals: one that runs beside an ack would change its receipt."""
-        delivery.is_settling = True
-        if delivery.renewal is not None:
-            await delivery.renewal
+        outcome.created_ms = claim.message.born_timestamp
+        await _repeated(lambda: self._queue.publish(outcome))
+        await claim.ack()
 
 
 async def _repeated(request: Callable[[], Awaitable[T]]) -> T:
