@@ -20,6 +20,7 @@ import time
 from datetime import UTC, datetime
 from pathlib import Path
 
+import psutil
 import pyarrow as pa
 
 from benchmarks.comparison import run_comparison
@@ -59,19 +60,23 @@ def main() -> int:
 
 
 def _measure(kit: JavaKit, options: argparse.Namespace) -> None:
-    found = {f"s behind, freshness_s {each}": _behind(each, options) for each in LIMITS_S}
+    found: dict[str, float] = {}
+
+    def note(name: str, value: float) -> None:
+        found[name] = value
+        # at once, because a later measurement may fail
+        print(f"{name:40} {value:10.2f}", file=sys.stderr if options.json else sys.stdout, flush=True)
+
+    for each in LIMITS_S:
+        note(f"s behind, freshness_s {each}", _behind(each, options))
     rates: dict[bool, list[float]] = {True: [], False: []}
     for number in range(options.rounds):
         for has_lake in (False, True) if number % 2 == 0 else (True, False):
             rates[has_lake].append(_sends(kit, has_lake, options))
-    ratio = statistics.median(rates[True]) / statistics.median(rates[False])
-    found["sends with a lake ÷ without"] = ratio
+    note("sends with a lake ÷ without", statistics.median(rates[True]) / statistics.median(rates[False]))
     if options.json:
         limits = {"limits_s": LIMITS_S, "floor": FLOOR_OF_RATE}
         print(json.dumps({"name": "lake-freshness", "rates": list(rates.values()), **found, **limits}))
-        return
-    for name, value in found.items():
-        print(f"{name:40} {value:10.2f}")
 
 
 def _behind(freshness_s: int, options: argparse.Namespace) -> float:
@@ -131,9 +136,12 @@ def _sends(kit: JavaKit, has_lake: bool, options: argparse.Namespace) -> float:
             kit, CLIENT, cluster.nameserver_address, cluster.broker_address, (cluster.broker_pid,),
             LOADS["java-producer"], numbers, Path(root) / "client",
         )  # fmt: skip
-        spent = sum(map(cpu_seconds, lakes)) - before
+        try:
+            spent = f"{sum(map(cpu_seconds, lakes)) - before:.1f} s"
+        except psutil.NoSuchProcess:
+            spent = "unknown, because its process has ended"
         print(
-            f"lake {has_lake}: {figures.messages_per_s:,.0f} messages/s, CPU of the lake {spent:.1f} s,"
+            f"lake {has_lake}: {figures.messages_per_s:,.0f} messages/s, CPU of the lake {spent},"
             f" of other processes {figures.other_cores:.2f} cores",
             file=sys.stderr,
         )
