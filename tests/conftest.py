@@ -49,11 +49,11 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LaneSch
     return LaneScheduling(config, log)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Sort the lanes first, and mark system and extended tests for one rerun."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Sort the lanes first, and mark system and extended tests for one rerun, unless `--reruns` is given."""
     items[:] = in_lane_order(items)
     for item in items:
-        if is_repeatable(item):
+        if is_repeatable(item) and config.option.reruns is None:
             item.add_marker(pytest.mark.flaky(reruns=1))
 
 
@@ -86,7 +86,8 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
             elapsed_s = max(stop for _, stop in times) - min(start for start, _ in times)
             terminalreporter.write_line(f"{name}: {elapsed_s:.0f} s")
     for report in terminalreporter.stats.get("rerun", []):
-        terminalreporter.write_line(f"flaky: {report.nodeid}")
+        crash = getattr(report.longrepr, "reprcrash", None)
+        terminalreporter.write_line(f"flaky: {report.nodeid}: {crash.message if crash else 'unknown'}")
 
 
 _temporary_roots: list[Path] = []
