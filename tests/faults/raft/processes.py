@@ -26,8 +26,8 @@ TIMEOUT_MS = int(1_000 * TIME_SCALE)
 class Processes(Group):
     """The replicas of a group as processes."""
 
-    def __init__(self, root: Path) -> None:
-        super().__init__(root)
+    def __init__(self, root: Path, **store: Any) -> None:
+        super().__init__(root, **store)
         self._running: dict[int, asyncio.subprocess.Process] = {}
         self._client = RemotingClient(SystemClock(), limits=RemotingLimits(connect_timeout_ms=TIMEOUT_MS))
 

@@ -1,14 +1,14 @@
-"""A writer of rounds that dies, or meets a fault, at a chosen point. Also a process: `python … POINT …`."""
+"""A writer of rounds that dies, or meets a fault, at a chosen point."""
 
 from __future__ import annotations
 
 import os
 import resource
 import signal
-import sys
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -16,13 +16,12 @@ import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import CommitStateUnknownException
 
-from cluster.client import ClientError
-from jobs.job_errors import JobError
 from jobs.lake.catalogs import LakeSettings, open_catalog
 from jobs.lake.lake_table import LakeTable
 from jobs.lake.round import RoundOptions, write_round
 from jobs.lake.upkeep import compact
 from jobs.lake.write_rows import DayFiles, WriteTask
+from jobs.lake_service.lake_rounds import FAILURES
 from jobs.reading.describe import describe_topic
 
 TOPIC = "faulty"
@@ -97,11 +96,10 @@ def run_round(nameservers: str, table: LakeTable) -> int:
     return write_round(table, lambda: describe_topic(nameservers, TOPIC), options=options).remaining
 
 
-def main(nameservers: str, warehouse: str, point: str) -> None:
+def main(nameservers: str, warehouse: Path, point: str, ready: Connection) -> None:
     """Run rounds and compactions until the process is killed, from outside or at `point`."""
-    table = open_table(Path(warehouse))
-    sys.stdout.write("READY\n")
-    sys.stdout.flush()
+    table = open_table(warehouse)
+    ready.send("")
     if point == "full disk":
         resource.setrlimit(resource.RLIMIT_FSIZE, (DISK_BYTES, DISK_BYTES))  # as if a quota were used up
     with pytest.MonkeyPatch.context() as patch:
@@ -109,13 +107,9 @@ def main(nameservers: str, warehouse: str, point: str) -> None:
             inject(patch, point, kill_this_process)
         pause = threading.Event()
         while True:
-            with suppress(JobError, ClientError):
+            with suppress(*FAILURES):
                 run_round(nameservers, table)
                 if point == "in compaction":
                     inject(patch, point, kill_this_process)
                 compact(table, files_min=3)
             pause.wait(0.02)
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import random
+import signal
 import sqlite3
-import subprocess
 import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Coroutine, Iterator, Set
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
+from multiprocessing import get_context
+from multiprocessing.process import BaseProcess
 from pathlib import Path
+from typing import Any, TypeVar
 
 import pytest
 from hypothesis import given, settings
@@ -21,6 +25,7 @@ from hypothesis import strategies as st
 
 from cluster.client import (
     Admin,
+    ClientConfig,
     ClientError,
     LocalTransactionState,
     Message,
@@ -32,8 +37,10 @@ from jobs.job_errors import JobError
 from jobs.lake.lake_table import LakeTable
 from jobs.lake.upkeep import compact, remove_orphans
 from jobs.lake.write_rows import DayFiles
+from jobs.lake_service.lake_rounds import FAILURES
 from jobs.reading.describe import describe_topic
-from tests.eventually import LIMIT_S
+from tests.eventually import LIMIT_S, TIME_SCALE, eventually
+from tests.faults.raft.processes import Processes
 from tests.faults.standalone_process import StandaloneProcess
 from tests.jobs.conftest import ClusterThread
 from tests.jobs.lake import faulty_writer
@@ -49,11 +56,21 @@ from tests.jobs.lake.faulty_writer import (
 )
 
 pytestmark = [pytest.mark.faults, pytest.mark.slow]
-REPO = Path(__file__).parent.parent.parent.parent
+LIMIT_MS = int(1000 * LIMIT_S)
 MOMENTS = int(os.environ.get("RAYMQ_LAKE_KILLS", "50"))
+STORE = {
+    "commit_log_file_bytes": 65_536,
+    "file_reserved_time_h": 0,
+    "delete_when_h": str((time.localtime().tm_hour + 12) % 24),  # only when it is requested
+}
+FORKS = get_context("forkserver")
+FORKS.set_forkserver_preload([faulty_writer.__name__])
+T = TypeVar("T")
 
 
-def assert_each_message_once(table: LakeTable, nameservers: str, acknowledged: set[bytes]) -> int:
+def assert_each_message_once(
+    table: LakeTable, nameservers: str, acknowledged: set[bytes], rolled_back: Set[bytes] = frozenset()
+) -> int:
     """Check the rows of the table against the queues and the acknowledged messages; return their number."""
     table.refresh()
     rows = table.iceberg.scan(selected_fields=("broker", "queue", "offset", "body")).to_arrow().to_pylist()
@@ -69,7 +86,9 @@ def assert_each_message_once(table: LakeTable, nameservers: str, acknowledged: s
     assert not [place for place, count in places.items() if count > 1]
     assert not places.keys() & gaps
     assert places.keys() | gaps == stored
-    missing = acknowledged - {row["body"] for row in rows}
+    bodies = {row["body"] for row in rows}
+    assert not rolled_back & bodies
+    missing = acknowledged - bodies
     assert len(missing) <= len(gaps)
     return len(rows)
 
@@ -133,11 +152,12 @@ class Sender:
     """Sends messages, a part of them in transactions of which every third is rolled back."""
 
     def __init__(self, nameservers: str) -> None:
-        config = ProducerConfig(nameservers=nameservers, group="lake-load", delivery_timeout_ms=60_000)
+        config = ProducerConfig(nameservers=nameservers, group="lake-load", delivery_timeout_ms=LIMIT_MS)
         self._producer = TransactionProducer(
             check_listener=lambda message: LocalTransactionState.ROLLBACK, config=config
         )
         self.acknowledged: set[bytes] = set()
+        self.rolled_back: set[bytes] = set()
         self._number = 0
 
     def __enter__(self) -> Sender:
@@ -156,69 +176,136 @@ class Sender:
                     self._producer.send(TOPIC, body)
                     self.acknowledged.add(body)
                     continue
-                state = LocalTransactionState.COMMIT if self._number % 3 else LocalTransactionState.ROLLBACK
+                state = LocalTransactionState.COMMIT
+                if self._number % 3 == 0:
+                    state = LocalTransactionState.ROLLBACK
+                    self.rolled_back.add(body)
                 self._producer.send_in_transaction(Message(TOPIC, body), lambda _, end=state: end)
 
 
-def start_writer(nameservers: str, warehouse: Path, point: str) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-m", faulty_writer.__name__, nameservers, str(warehouse), point]
-    process = subprocess.Popen(command, cwd=REPO, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
-    assert process.stdout is not None
-    assert process.stdout.readline() == b"READY\n"
+class OneBroker:
+    """A broker in a process of its own."""
+
+    def __init__(self, root: Path) -> None:
+        options = [f"--store={name}={value}" for name, value in STORE.items()]
+        self._process = StandaloneProcess(root, options)
+        self.nameserver = self._process.nameserver
+
+    def fail(self, _: Sender) -> None:
+        """Kill the broker, and start it again."""
+        self._process.kill()
+        self._process.start()
+
+    def stop(self) -> None:
+        self._process.stop()
+
+
+class RaftGroup:
+    """A Raft group of three brokers, each in a process of its own."""
+
+    def __init__(self, root: Path) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+        self._thread.start()
+        self._group = self._run(Processes(root, **STORE).__aenter__())
+        self.nameserver = self._group.nameserver
+        self._run(self._group.leader([0, 1, 2]))
+
+    def _run(self, story: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run_coroutine_threadsafe(story, self._loop).result(2 * LIMIT_S)
+
+    def fail(self, sender: Sender) -> None:
+        """Kill the leader, send to the next one, and start the first again."""
+        leader = self._run(self._group.leader([0, 1, 2]))
+        self._run(self._group.kill(leader))
+        self._run(self._group.leader([each for each in range(3) if each != leader]))
+        sender.send(20)
+        self._run(self._group.start(leader))
+
+    def stop(self) -> None:
+        self._run(self._group.__aexit__())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(LIMIT_S)
+
+
+def start_writer(nameservers: str, warehouse: Path, point: str) -> BaseProcess:
+    """Start a writer by a fork of a process that has its modules, so that a moment costs no imports."""
+    ready, of_writer = FORKS.Pipe(duplex=False)
+    process = FORKS.Process(target=faulty_writer.main, args=(nameservers, warehouse, point, of_writer))
+    process.start()
+    of_writer.close()
+    with ready:
+        assert ready.poll(LIMIT_S), "the writer does not start"
+        ready.recv()
     return process
 
 
+def meet_moment(
+    broker: OneBroker | RaftGroup, sender: Sender, warehouse: Path, point: str, chance: random.Random
+) -> None:
+    """Run a writer that ends at a point, or at random while its environment fails."""
+    writer = start_writer(broker.nameserver, warehouse, point)
+    try:
+        sender.send(chance.randrange(5, 60))
+        if point == "locked catalog":
+            with sqlite3.connect(warehouse / "catalog.db", timeout=LIMIT_S) as lock:
+                lock.execute("BEGIN EXCLUSIVE")
+                threading.Event().wait(chance.random())
+                lock.rollback()
+        if point == "killed broker":
+            broker.fail(sender)
+        if chance.random() < 0.2:
+            with suppress(ClientError), Admin(broker.nameserver) as admin:
+                admin.clean_broker("broker-a", "expired-files")
+        writer.join(LIMIT_S if point in KILLS else chance.random())
+    finally:
+        writer.kill()
+        writer.join(LIMIT_S)
+    assert writer.exitcode == -signal.SIGKILL, f"the writer has failed at: {point}"
+
+
+def show(text: str) -> None:
+    sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()
+
+
+def is_finished(nameservers: str, table: LakeTable) -> bool:
+    """Run a round. Return True if the table has all messages."""
+    try:
+        return run_round(nameservers, table) == 0
+    except FAILURES:
+        return False
+
+
 @pytest.mark.extended
-@pytest.mark.timeout(3_600)
-def test_processes_killed_at_random_moments_add_each_message_once(tmp_path: Path) -> None:
-    """Real processes: the writer is killed at points and at random, the broker now and then.
+@pytest.mark.timeout(TIME_SCALE * (300 + 60 * MOMENTS))
+@pytest.mark.parametrize("brokers", [OneBroker, RaftGroup])
+def test_processes_killed_at_random_moments_add_each_message_once(
+    tmp_path: Path, brokers: type[OneBroker | RaftGroup]
+) -> None:
+    """Real processes: the writer is killed at points and at random, the broker or the leader now and then.
 
     Meanwhile the catalog is locked, the disk is full, responses are lost, and retention deletes log files.
     """
     seed = int(os.environ.get("RAYMQ_STORM_SEED", random.randrange(1 << 16)))
-    sys.stdout.write(f"RAYMQ_STORM_SEED={seed}\n")
+    show(f"{brokers.__name__}, RAYMQ_STORM_SEED={seed}")
     chance = random.Random(seed)
-    far_hour = (time.localtime().tm_hour + 12) % 24
-    given = ("commit_log_file_bytes=65536", "file_reserved_time_h=0", f"delete_when_h={far_hour}")
-    broker = StandaloneProcess(tmp_path / "stores", [f"--store={each}" for each in given])
-    warehouse = tmp_path / "lake"
+    broker, warehouse = brokers(tmp_path / "stores"), tmp_path / "lake"
     try:
-        with Admin(broker.nameserver) as admin:
+        with Admin(config=ClientConfig(broker.nameserver, request_timeout_ms=LIMIT_MS)) as admin:
             admin.create_topic(TOPIC, queues=3)
         table = open_table(warehouse)
         with Sender(broker.nameserver) as sender:
             for moment in range(MOMENTS):
                 point = chance.choice([*KILLS, *FAULTS, "at random", "at random", "killed broker"])
-                writer = start_writer(broker.nameserver, warehouse, point)
-                sender.send(chance.randrange(5, 60))
-                if point == "locked catalog":
-                    with sqlite3.connect(warehouse / "catalog.db", timeout=LIMIT_S) as lock:
-                        lock.execute("BEGIN EXCLUSIVE")
-                        threading.Event().wait(chance.random())
-                        lock.rollback()
-                if point == "killed broker":
-                    broker.kill()
-                    broker.start()
-                if moment % 7 == 6:
-                    with suppress(ClientError):
-                        admin_clean(broker.nameserver)
-                with suppress(subprocess.TimeoutExpired):
-                    writer.wait(chance.random() * 2 if point not in KILLS else 10)
-                writer.kill()
-                writer.wait(LIMIT_S)
-                assert writer.stdout is not None
-                writer.stdout.close()
-        while run_round(broker.nameserver, table):
-            pass
-        rows = assert_each_message_once(table, broker.nameserver, sender.acknowledged)
+                begin_s = time.monotonic()
+                meet_moment(broker, sender, warehouse, point, chance)
+                sent = len(sender.acknowledged)
+                show(f"{moment}: {point}, {time.monotonic() - begin_s:.1f} s, {sent} acknowledged")
+        eventually(lambda: is_finished(broker.nameserver, table), "a round")
+        rows = assert_each_message_once(table, broker.nameserver, sender.acknowledged, sender.rolled_back)
         lost = sum(each.end - each.begin for each in table.state().gaps)
-        sent = len(sender.acknowledged)
-        sys.stdout.write(f"{MOMENTS} moments, {sent} acknowledged sends, {rows} rows, {lost} in gaps\n")
+        show(f"{MOMENTS} moments, {sent} acknowledged sends, {rows} rows, {lost} in gaps")
         assert rows > MOMENTS
     finally:
         broker.stop()
-
-
-def admin_clean(nameservers: str) -> None:
-    with Admin(nameservers) as admin:
-        admin.clean_broker("broker-a", "expired-files")
