@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from cluster.client import Admin, ClientError, Producer, ProducerConfig
 from cluster.control.lake_rows import lake_rows
+from cluster.control.session.ray_head import marked_processes, read_record
 from jobs.lake.catalogs import LakeSettings, open_catalog
 from jobs.lake.lake_table import LakeTable
 from tests.background import Background
@@ -113,8 +117,28 @@ def test_lake_has_each_message_once_whatever_is_killed(raymq: RayMQ) -> None:
     assert waits_of("broker-a-0") is None
 
 
+def has_more_than(home: Path, seen: set[tuple[str, int, int]]) -> bool:
+    return places_in(home).keys() > seen
+
+
+def kill_executor(raymq: RayMQ) -> None:
+    """Kill the process of Spark's executor, which is a parent of Python's workers."""
+    record = read_record(raymq.home)
+    assert record is not None
+
+    def executors() -> list[psutil.Process]:
+        found = []
+        for each in marked_processes(record.mark):
+            with suppress(psutil.Error):
+                if "jobs.spark.daemon" in each.cmdline() and (parent := each.parent()):
+                    found.append(parent)
+        return [each for each in found if each.name() == "java"]
+
+    eventually(executors, "an executor of Spark")[0].kill()
+
+
 @pytest.mark.extended
-def test_spark_writes_the_tables_of_a_lake(raymq: RayMQ) -> None:
+def test_spark_writes_the_tables_of_a_lake_whose_executors_are_killed(raymq: RayMQ) -> None:
     ensure_up(raymq)
     up(raymq, "--set", LAKES.replace("0.5}", "0.5, engine: spark}"))
     nameservers = ";".join(raymq.nameservers)
@@ -123,7 +147,12 @@ def test_spark_writes_the_tables_of_a_lake(raymq: RayMQ) -> None:
     before = places_in(raymq.home).total()
     with Sending(nameservers) as sending:
         sending.more()
-    eventually(lambda: places_in(raymq.home).keys() >= sending.places, "every acknowledged message")
+        for _ in range(3):
+            seen = set(places_in(raymq.home))
+            eventually(partial(has_more_than, raymq.home, seen), "rows of a round", within_s=240)
+            kill_executor(raymq)
+            sending.more()
+    eventually(lambda: places_in(raymq.home).keys() >= sending.places, "every message", within_s=240)
     found = places_in(raymq.home)
     assert set(found.values()) == {1}
     assert found.total() > before
