@@ -62,7 +62,8 @@ class LakeProcessSettings(MetricsSettings):
     """Whether brokers keep log files until their messages are in the tables (`retention_waits_for`)."""
     credentials_file: Path | None = None
     """Absolute path of a file of mode 0600 with the keys of the user as which it reads
-    (`raymq user credentials`). The user needs the right Sub on the topics and on the group `raymq-lake-N`.
+    (`raymq user credentials`). The user needs the right Sub on the topics and on the groups `raymq-lake-N`
+    and `RAYMQ_BULK_READER`.
     """
     nameservers: list[str] = Field(min_length=1)
     """Addresses of the nameservers, `host:port`."""
