@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pickle
+import threading
+import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -96,7 +98,10 @@ class SparkEngine:
         return max(self._spark.sparkContext.defaultParallelism, 1)
 
     def run(self, tasks: Sequence[WriteTask]) -> list[WrittenRows]:
-        """Run all tasks. Raises the error of a task."""
+        """Run all tasks. Raises the error of a task, and `LakeUnavailable` if they take too long."""
+        from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+        from pyspark.errors import PySparkException
+
         from jobs.spark.placement import split_indexes
 
         given = tuple(tasks)
@@ -107,7 +112,20 @@ class SparkEngine:
                 yield pa.RecordBatch.from_arrays([pa.array(results, pa.binary())], names=["result"])
 
         indexes = split_indexes(self._spark, [each.splits[0] for each in given])
-        rows = indexes.mapInArrow(write, "result binary").collect()
+        context, group = self._spark.sparkContext, str(uuid.uuid4())
+        context.setJobGroup(group, "a round of a lake", interruptOnCancel=True)
+        limit = threading.Timer(TASKS_TIMEOUT_S, context.cancelJobGroup, [group])
+        limit.start()
+        try:
+            rows = indexes.mapInArrow(write, "result binary").collect()
+        except (Py4JError, PySparkException) as error:
+            if context._jsc.sc().isStopped():  # noqa: SLF001 - PySpark has no public way to know it
+                raise  # a restarted process has a new session
+            text = str(error).partition("Driver stacktrace")[0].strip()
+            *_, reason = (line for line in text.splitlines() if not line.startswith("\tat "))
+            raise LakeUnavailable(f"Spark's job of a round failed: {reason}") from error
+        finally:
+            limit.cancel()
         # the results of this job's own tasks
         results = [pickle.loads(row.result) for row in rows]
         for result in results:
