@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pyarrow.compute as pc
@@ -40,11 +39,11 @@ from cluster.control.topology.topology import DEFAULT_CLUSTER
 from cluster.paths import home_of
 from jobs.job_errors import DataLoss, LakeInvalid, MissingRange, OptionInvalid
 from jobs.lake.catalogs import ERRORS_SUFFIX, lake_errors, lake_settings, open_catalog
-from jobs.lake.lake_table import BODY, STORE_TIME, LakeGap, LakeState, LakeTable
+from jobs.lake.lake_table import BODY, LakeGap, LakeState, LakeTable
 from jobs.reading.describe import states_of
 from jobs.reading.log_epochs import epochs_after
 from jobs.reading.options.lake_options import LakeOptions
-from jobs.reading.options.read_options import ReadOptions
+from jobs.reading.options.read_options import Edge, ReadOptions
 from jobs.reading.plan import ReadPlan, ends_of, find_end, find_start
 from jobs.reading.row_filters import SelectedRows
 from jobs.reading.splits import NO_STORE, QueueState, Split, choose_ranges
@@ -54,7 +53,10 @@ from store.common.logs import get_logger
 from store.message.message_queue import MessageQueue
 
 ERROR_CHARACTERS = 200
+OFFSET_MAX = 2**63 - 1
 ALWAYS_TRUE = AlwaysTrue()
+_KINDS: dict[str, Any] = {"==": EqualTo, ">=": GreaterThanOrEqual, "<": LessThan}
+"""The expressions of PyIceberg, whose constructors are not typed."""
 
 
 @dataclass(frozen=True)
@@ -154,7 +156,8 @@ def plan_with_states(options: ReadOptions) -> tuple[ReadPlan, list[QueueState]]:
     assert lake is not None
     if not lake.has_tail:
         histories = open_histories(lake, options.topics.names)
-        return _plan(options, lake, histories, [], _offsets(options, True), _offsets(options, False)), []
+        starting, ending = _offsets(options.starting, EARLIEST), _offsets(options.ending, LATEST)
+        return _plan(options, lake, histories, [], starting, ending), []
     with Admin(options.nameservers) as admin:
         topics = options.topics.find(admin)
         # Before the offsets of the queues, so that the log reaches beyond the snapshot.
@@ -207,22 +210,16 @@ def _open(catalog: Catalog, namespace: str, topic: str, warehouse: str) -> Topic
     return TopicHistory(table, state, errors)
 
 
-def has_bodies(table: LakeTable) -> bool:
-    """Return True if a table has the bodies of messages, and not decoded columns instead."""
-    return table.bodies is None and BODY in table.arrow_schema.names
-
-
 def _check_columns(options: ReadOptions, histories: Mapping[str, TopicHistory]) -> None:
     for history in histories.values():
-        if BODY in options.columns and not has_bodies(history.table):
+        if BODY in options.columns and history.table.bodies:
             raise OptionInvalid(
                 f"the table {history.table.name} has decoded columns instead of bodies: give columns= without"
                 " body and no schema=, or read its columns with PyIceberg or Spark's format iceberg"
             )
 
 
-def _offsets(options: ReadOptions, is_start: bool) -> Offsets:
-    edge, everywhere = (options.starting, EARLIEST) if is_start else (options.ending, LATEST)
+def _offsets(edge: Edge, everywhere: int) -> Offsets:
     return edge.offsets if edge.times is None else Offsets(everywhere)
 
 
@@ -239,12 +236,22 @@ def _plan(
     logs = {each.queue: each for each in states}
     borders = {queue: end for each in histories.values() for queue, end in each.state.offsets.items()}
     if options.starting.times is not None:
-        starting = Offsets(EARLIEST, dict(_after_the_table(starting, logs, borders)))
+        # The first message of the log may have a predecessor of that time in the table, or one that is lost.
+        known = {q: max(borders.get(q, 0), log.min_offset) for q, log in logs.items()}
+        later = {q: offset for q, offset in starting.listed.items() if offset > known[q]}
+        starting = Offsets(EARLIEST, later)
     if options.ending.times is not None:
         ending = Offsets(LATEST, {q: max(end, borders.get(q, 0)) for q, end in ending.listed.items()})
     ranges, missing = choose_ranges(whole, starting, ending, (options.starting.option, options.ending.option))
+    times = options.starting.times, options.ending.times
     spans = [
-        Span(each.queue, each.begin, each.end, borders.get(each.queue, 0), *_times(options, each.queue))
+        Span(
+            each.queue,
+            each.begin,
+            each.end,
+            borders.get(each.queue, 0),
+            *(edge.wanted(each.queue) if edge else None for edge in times),
+        )
         for each in ranges
     ]
     missing += [lost for span in spans for lost in _lost(span, histories[span.queue.topic], logs)]
@@ -283,23 +290,6 @@ def _whole_queues(histories: Mapping[str, TopicHistory], states: Iterable[QueueS
     return list(found.values())
 
 
-def _after_the_table(
-    starting: Offsets, logs: Mapping[MessageQueue, QueueState], borders: Mapping[MessageQueue, int]
-) -> Iterator[tuple[MessageQueue, int]]:
-    """Yield the queues whose first message of a time is known to be in the log, with its offset.
-
-    The first message of the log may have a predecessor of that time in the table, or one that is deleted.
-    """
-    for queue, offset in starting.listed.items():
-        if offset > max(borders.get(queue, 0), logs[queue].min_offset):
-            yield queue, offset
-
-
-def _times(options: ReadOptions, queue: MessageQueue) -> tuple[int | None, int | None]:
-    begin, end = options.starting.times, options.ending.times
-    return begin.wanted(queue) if begin else None, end.wanted(queue) if end else None
-
-
 def _lost(
     span: Span, history: TopicHistory, logs: Mapping[MessageQueue, QueueState]
 ) -> Iterator[MissingRange]:
@@ -326,24 +316,13 @@ def _lost(
 
 def _is_outside(history: TopicHistory, span: Span, gap: LakeGap) -> bool:
     """Return True if a row after the gap is too old for the span, or a row before it is too new."""
-    of_queue = And(_test(EqualTo, "broker", gap.broker), _test(EqualTo, "queue", gap.queue))
-    tests: list[BooleanExpression] = []
+    queue, found = (gap.broker, gap.queue), list[RowBounds]()
     if span.begin_ms is not None:
-        tests.append(
-            And(
-                _test(GreaterThanOrEqual, "offset", gap.end),
-                _test(LessThan, STORE_TIME, _time(span.begin_ms)),
-            )
-        )
+        found.append(RowBounds(*queue, gap.end, OFFSET_MAX, end_ms=span.begin_ms))
     if span.end_ms is not None:
-        tests.append(
-            And(
-                _test(LessThan, "offset", gap.begin),
-                _test(GreaterThanOrEqual, STORE_TIME, _time(span.end_ms)),
-            )
-        )
+        found.append(RowBounds(*queue, 0, gap.begin, begin_ms=span.end_ms))
     with lake_errors(f"the table {history.table.name}"):
-        return any(history.scan(And(of_queue, test), "offset", limit=1).to_arrow().num_rows for test in tests)
+        return any(history.scan(_rows_of(each), "offset", limit=1).to_arrow().num_rows for each in found)
 
 
 def _parts(spans: Sequence[Span]) -> tuple[RowBounds, ...]:
@@ -357,49 +336,19 @@ def _parts(spans: Sequence[Span]) -> tuple[RowBounds, ...]:
 
 def _simplest(history: TopicHistory, parts: tuple[RowBounds, ...]) -> tuple[RowBounds, ...] | None:
     """Return the bounds of the same rows of this table, without its queues if all are read as a whole."""
-    whole = {
-        (queue.broker_name, queue.queue_id, border)
-        for queue, border in history.state.offsets.items()
-        if history.first(queue) < border
-    }
-    firsts: dict[tuple[str | None, int], int] = {
-        (queue.broker_name, queue.queue_id): history.first(queue) for queue in history.state.offsets
-    }
-    read = {(each.broker, each.queue, each.end) for each in parts if each.begin <= firsts[each[:2]]}
+    borders = ((queue, history.first(queue), end) for queue, end in history.state.offsets.items())
+    whole = {(*queue[1:], begin, end) for queue, begin, end in borders if begin < end}
     times = {each[-2:] for each in parts}
-    if read != whole or len(times) > 1:
+    if {each[:-2] for each in parts} != whole or len(times) > 1:
         return parts
-    begin_ms, end_ms = times.pop() if times else (None, None)
-    if begin_ms is None and end_ms is None:
-        return None
-    return (RowBounds(begin_ms=begin_ms, end_ms=end_ms),)
+    limits = [RowBounds(begin_ms=begin_ms, end_ms=end_ms) for begin_ms, end_ms in times]
+    return None if limits in ([], [RowBounds()]) else tuple(limits)
 
 
 def _rows_of(bounds: RowBounds) -> BooleanExpression:
     """Return the expression of these rows for PyIceberg, which skips files by it."""
-    tests: list[BooleanExpression] = [ALWAYS_TRUE, ALWAYS_TRUE]
-    if bounds.broker is not None:
-        tests += [
-            _test(EqualTo, "broker", bounds.broker),
-            _test(EqualTo, "queue", bounds.queue),
-            _test(GreaterThanOrEqual, "offset", bounds.begin),
-            _test(LessThan, "offset", bounds.end),
-        ]
-    if bounds.begin_ms is not None:
-        tests.append(_test(GreaterThanOrEqual, STORE_TIME, _time(bounds.begin_ms)))
-    if bounds.end_ms is not None:
-        tests.append(_test(LessThan, STORE_TIME, _time(bounds.end_ms)))
-    return And(*tests)
-
-
-def _test(kind: Any, column: str, value: object) -> BooleanExpression:
-    """Return the expression that compares a column; the constructors of PyIceberg are not typed."""
-    compared: BooleanExpression = kind(column, value)
-    return compared
-
-
-def _time(time_ms: int) -> str:
-    return (datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=time_ms)).isoformat()
+    tests = (_KINDS[sign](column, value) for column, sign, value in bounds.tests())
+    return And(ALWAYS_TRUE, ALWAYS_TRUE, *tests)
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ from jobs.archive.directory import IMPORTS, MESSAGES_PER_FILE, ArchiveDirectory
 from jobs.archive.export import Progress
 from jobs.archive.import_topic import SentPart, send_parts
 from jobs.job_errors import LakeInvalid, TopicNotEmpty
-from jobs.lake.history import TopicHistory, has_bodies
+from jobs.lake.history import TopicHistory
 from jobs.lake.lake_table import LakeState, LakeTable
 from jobs.reading.describe import describe_topic
 from jobs.reading.table_files import FilePart, RowBounds, TableSource, TableSplit
@@ -92,7 +92,7 @@ def restore_topic(
         ArchiveInvalid: The restore is complete already.
         WriteFailed, CommitFailed, LakeUnavailable, ClientError: As in `import_topic`.
     """
-    if not has_bodies(table):
+    if table.bodies:
         raise LakeInvalid(
             f"the table {table.name} has decoded columns instead of bodies, of which no messages"
             " can be made: read it with Spark and send rows with write_queue"

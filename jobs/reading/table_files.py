@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
 from functools import reduce
 from itertools import chain
 from operator import attrgetter, or_
@@ -21,6 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 import pyarrow.fs as pafs
+import pyarrow.parquet as pq
 
 from jobs.job_errors import FetchFailed, LakeInvalid
 from jobs.reading.chunk import MICROSECONDS, TIMESTAMPS
@@ -44,6 +46,7 @@ TABLE_COLUMNS = {
 }
 """The column of the table that has each column of a read. The others are computed from these."""
 UNIQ_KEY = "UNIQ_KEY"
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 BATCH_ROWS = 64 * 1024
 BATCH_BYTES = 16 * 1024 * 1024
 
@@ -70,16 +73,16 @@ class RowBounds(NamedTuple):
     begin_ms: int | None = None
     end_ms: int | None = None
 
-    def expression(self) -> pc.Expression:
-        """Return the expression that is true for these rows."""
-        found = pc.scalar(value=True)
+    def tests(self) -> list[tuple[str, str, Any]]:
+        """Return the comparisons that are all true for these rows: column, operator and value."""
+        found: list[tuple[str, str, Any]] = []
         if self.broker is not None:
-            found &= (pc.field("broker") == self.broker) & (pc.field("queue") == self.queue)
-            found &= (pc.field("offset") >= self.begin) & (pc.field("offset") < self.end)
+            found += [("broker", "==", self.broker), ("queue", "==", self.queue)]
+            found += [("offset", ">=", self.begin), ("offset", "<", self.end)]
         if self.begin_ms is not None:
-            found &= pc.field("store_time") >= pa.scalar(self.begin_ms * 1000, MICROSECONDS)
+            found.append(("store_time", ">=", EPOCH + timedelta(milliseconds=self.begin_ms)))
         if self.end_ms is not None:
-            found &= pc.field("store_time") < pa.scalar(self.end_ms * 1000, MICROSECONDS)
+            found.append(("store_time", "<", EPOCH + timedelta(milliseconds=self.end_ms)))
         return found
 
 
@@ -102,7 +105,7 @@ class TableSource:
     def _wanted(self) -> pc.Expression | None:
         if self.bounds is None:
             return self.where
-        terms = [each.expression() for each in self.bounds] or [pc.scalar(value=False)]
+        terms = [pq.filters_to_expression([each.tests()]) for each in self.bounds] or [pc.scalar(value=False)]
         while len(terms) > 1:  # a balanced tree, as there may be thousands of queues
             terms = [reduce(or_, terms[index : index + 2]) for index in range(0, len(terms), 2)]
         return terms[0] if self.where is None else terms[0] & self.where
