@@ -12,7 +12,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import pairwise
+from itertools import groupby, pairwise
+from operator import attrgetter
 
 import msgspec
 import numpy as np
@@ -28,7 +29,9 @@ from jobs.archive.import_topic import SentPart, send_parts
 from jobs.job_errors import LakeInvalid, TopicNotEmpty
 from jobs.lake.history import TopicHistory
 from jobs.lake.lake_table import LakeState, LakeTable
+from jobs.reading.chunk import QUEUE_OFFSET
 from jobs.reading.describe import describe_topic
+from jobs.reading.splits import join_small
 from jobs.reading.table_files import FilePart, RowBounds, TableSource, TableSplit
 from jobs.writing.commit import WriteReceipt
 
@@ -131,7 +134,7 @@ def _runs(tables: Iterable[TableSplit]) -> list[Run]:
     """Return the runs of all queues in order. Raises `LakeInvalid` if those of a queue overlap."""
     runs = sorted(
         (run for table in tables for part in table.parts for run in _runs_of(table.source, part)),
-        key=lambda each: (each.broker, each.queue, each.begin),
+        key=attrgetter("broker", "queue", "begin"),
     )
     for before, after in pairwise(runs):
         if (before.broker, before.queue) == (after.broker, after.queue) and after.begin <= before.last:
@@ -143,42 +146,28 @@ def _runs(tables: Iterable[TableSplit]) -> list[Run]:
 
 
 def _runs_of(source: TableSource, part: FilePart) -> Iterator[Run]:
-    found: dict[tuple[str, int], tuple[int, int, int]] = {}
-    for batch in source.batches(part, ("brokerName", "queueId", "queueOffset")):
-        grouped = (
-            pa.Table.from_batches([batch])
-            .group_by(["brokerName", "queueId"])
-            .aggregate([("queueOffset", "min"), ("queueOffset", "max"), ("queueOffset", "count")])
-        )
-        for row in grouped.to_pylist():
-            queue = row["brokerName"], row["queueId"]
-            begin, last, rows = found.get(queue, (row["queueOffset_min"], row["queueOffset_max"], 0))
-            found[queue] = (
-                min(begin, row["queueOffset_min"]),
-                max(last, row["queueOffset_max"]),
-                rows + row["queueOffset_count"],
-            )
-    for (broker, queue_id), bounds in found.items():
-        yield Run(broker, queue_id, *bounds, source, part)
+    queue, offset = ["brokerName", "queueId"], QUEUE_OFFSET
+    grouped = [
+        pa.Table.from_batches([batch])
+        .group_by(queue)
+        .aggregate([(offset, "min"), (offset, "max"), (offset, "count")])
+        for batch in source.batches(part, (*queue, offset))
+    ]
+    if grouped:
+        whole = [(f"{offset}_min", "min"), (f"{offset}_max", "max"), (f"{offset}_count", "sum")]
+        found = pa.concat_tables(grouped).group_by(queue).aggregate(whole)
+        columns = found.select([*queue, *map("_".join, whole)]).to_pydict().values()
+        for broker, queue_id, begin, last, rows in zip(*columns, strict=True):
+            yield Run(broker, queue_id, begin, last, rows, source, part)
 
 
 def _parts(runs: Sequence[Run]) -> Iterator[SentPart]:
     """Join the runs of a queue to parts of about MESSAGES_PER_FILE messages, which are resumed as a whole."""
-    held: list[Run] = []
-    for run in runs:
-        is_other = bool(held) and (held[0].broker, held[0].queue) != (run.broker, run.queue)
-        if is_other or sum(each.rows for each in held) >= MESSAGES_PER_FILE:
-            yield _part(held)
-            held = []
-        held.append(run)
-    if held:
-        yield _part(held)
-
-
-def _part(runs: Sequence[Run]) -> SentPart:
-    first = runs[0]
-    name = f"{first.broker}-{first.queue}-{first.begin}"
-    return SentPart(name, first.broker, first.queue, sum(each.rows for each in runs), partial(_batches, runs))
+    for (broker, queue), of_queue in groupby(runs, attrgetter("broker", "queue")):
+        for joined in join_small(of_queue, attrgetter("rows"), MESSAGES_PER_FILE):
+            name = f"{broker}-{queue}-{joined[0].begin}"
+            rows, batches = sum(each.rows for each in joined), partial(_batches, joined)
+            yield SentPart(name, broker, queue, rows, batches)
 
 
 def _batches(runs: Sequence[Run]) -> Iterator[pa.RecordBatch]:
