@@ -1,4 +1,4 @@
-"""Clients: the rpcs Telemetry, Heartbeat and NotifyClientTermination, and checks of open transactions.
+"""Clients: the rpcs Telemetry and Heartbeat, and checks of open transactions.
 
 Brokers get the topics of the connected producers as producer groups, with a heartbeat of the gateway. A
 broker checks an open transaction with CHECK_TRANSACTION_STATE; one of the producers of its topic gets it on
@@ -21,10 +21,8 @@ from actors.gateway.groups import (
     UNKNOWN_GROUP,
     GatewayGroups,
     consumer_settings,
-    group_name,
 )
 from actors.gateway.grpc.calls import Call
-from actors.gateway.lite import LiteSubscriptions
 from actors.gateway.members import HEARTBEAT_TIMEOUT_MS, GatewayMembers
 from actors.gateway.messages import BODY_BYTES_MAX, message_of
 from actors.gateway.proto.definition_pb2 import (
@@ -39,8 +37,6 @@ from actors.gateway.proto.definition_pb2 import (
 from actors.gateway.proto.service_pb2 import (
     HeartbeatRequest,
     HeartbeatResponse,
-    NotifyClientTerminationRequest,
-    NotifyClientTerminationResponse,
     RecoverOrphanedTransactionCommand,
     TelemetryCommand,
 )
@@ -91,7 +87,6 @@ class GatewayClients:
         groups: GatewayGroups,
         members: GatewayMembers,
         renewals: ReceiptRenewals,
-        lite: LiteSubscriptions,
     ) -> None:
         """Create the object.
 
@@ -103,14 +98,12 @@ class GatewayClients:
             groups: completes the settings of consumers.
             members: registers consumers with the brokers.
             renewals: gets to know which consumers are alive.
-            lite: gets to know which consumers have ended.
         """
         self._access = access
         self._topics = topics
         self._groups = groups
         self._members = members
         self._renewals = renewals
-        self._lite = lite
         self._client = client
         self._client_id = client_id
         self._streams: dict[Call, dict[str, Resource]] = {}
@@ -146,15 +139,6 @@ class GatewayClients:
             raise _unrecognized(request.client_type)
         self._renewals.seen(caller)
         return HeartbeatResponse(status=ok())
-
-    async def terminate(
-        self, call: Call, caller: Caller, request: NotifyClientTerminationRequest
-    ) -> NotifyClientTerminationResponse:
-        """Handle NotifyClientTermination: unfinished messages of a consumer become visible again."""
-        self._renewals.forget_client(caller)
-        if request.HasField("group"):
-            await self._lite.leave(caller, group_name(request.group))
-        return NotifyClientTerminationResponse(status=ok())
 
     def rows(self) -> Iterable[RequestRow]:
         """Return the requests that brokers send to the gateway."""
@@ -228,7 +212,9 @@ class GatewayClients:
 
     def _forget(self, call: Call) -> None:
         self._streams.pop(call, None)
-        self._members.leave(call)
+        left = self._members.leave(call)
+        if left is not None:
+            self._renewals.left(left)
         self._kept_bytes -= self._kept.pop(call, 0)
 
     async def _settings(self, call: Call, caller: Caller, settings: Settings) -> TelemetryCommand:
@@ -240,6 +226,7 @@ class GatewayClients:
             if settings.client_type in CONSUMER_TYPES and settings.HasField("subscription"):
                 merged = await self._groups.settings(settings)
                 self._members.join(call, caller, settings)
+                self._renewals.seen(caller)
                 return TelemetryCommand(status=ok(), settings=merged)
             topics = self._topics_of(settings)
         except (RpcFailed, Refused, RemotingError) as error:

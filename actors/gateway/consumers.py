@@ -1,4 +1,4 @@
-"""Consumers: the rpcs QueryAssignment, ReceiveMessage, AckMessage, ChangeInvisibleDuration and dead letters.
+"""Consumers: the rpcs QueryAssignment, ReceiveMessage and those about received messages, and their end.
 
 ReceiveMessage ──► POP_MESSAGE, POP_LITE_MESSAGE to the queue's broker ──► status, messages, time
 AckMessage, ChangeInvisibleDuration ──► ACK_MESSAGE, CHANGE_MESSAGE_INVISIBLETIME to the handle's broker
@@ -36,6 +36,8 @@ from actors.gateway.proto.service_pb2 import (
     ChangeInvisibleDurationResponse,
     ForwardMessageToDeadLetterQueueRequest,
     ForwardMessageToDeadLetterQueueResponse,
+    NotifyClientTerminationRequest,
+    NotifyClientTerminationResponse,
     QueryAssignmentRequest,
     QueryAssignmentResponse,
     ReceiveMessageRequest,
@@ -213,8 +215,18 @@ class Consumers:
             status = status_of_handle(error, Code.INVALID_RECEIPT_HANDLE)
         return ForwardMessageToDeadLetterQueueResponse(status=status)
 
+    async def terminate(
+        self, call: Call, caller: Caller, request: NotifyClientTerminationRequest
+    ) -> NotifyClientTerminationResponse:
+        """Handle NotifyClientTermination: unfinished messages of a consumer become visible again."""
+        self._renewals.forget_client(caller)
+        self._client.hub.spawn(self.renew())
+        if request.HasField("group"):
+            await self._lite.leave(caller, group_name(request.group))
+        return NotifyClientTerminationResponse(status=ok())
+
     async def renew(self) -> None:
-        """Extend the invisible time of the messages that push consumers work on."""
+        """Extend the invisible time of the messages that push consumers work on, or release them."""
         due = self._renewals.due()
         for first in range(0, len(due), RENEWED_AT_ONCE):
             await asyncio.gather(*(self._renew(each) for each in due[first : first + RENEWED_AT_ONCE]))
@@ -223,7 +235,11 @@ class Consumers:
         renewal.changed.clear()
         try:
             renewal.handle = await self._change(
-                renewal.caller, renewal.group, renewal.topic, renewal.handle, INVISIBLE_MS
+                renewal.caller,
+                renewal.group,
+                renewal.topic,
+                renewal.handle,
+                RETURNED_MS if renewal.is_released else INVISIBLE_MS,
             )
         except (RpcFailed, Refused, RemotingError) as error:
             _log.info("receipt_not_renewed", group=renewal.group, topic=renewal.topic, error=str(error))

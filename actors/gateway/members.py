@@ -77,11 +77,14 @@ class GatewayMembers:
             self._request_timeouts_ms[caller.client_id] = max(settings.request_timeout.ToMilliseconds(), 0)
         self._client.hub.spawn(self._announce(member))
 
-    def leave(self, call: Call) -> None:
-        """Unregister the consumer of a stream that has ended, unless it has opened another one."""
+    def leave(self, call: Call) -> Caller | None:
+        """Unregister the consumer of a stream that has ended, unless it has opened another one.
+
+        Returns the client if it has no stream any more.
+        """
         left = self._members.pop(call, None)
         if left is None:
-            return
+            return None
         client_id, group = left.caller.client_id, left.consumer.group_name
         others = [(each, of) for each, of in self._members.items() if of.caller.client_id == client_id]
         if not others:
@@ -94,6 +97,7 @@ class GatewayMembers:
             header = UnregisterClientHeader(client_id, consumer_group=group)
             command = left.caller.request(RequestCode.UNREGISTER_CLIENT, header)
             self._client.hub.spawn(self._send(left, command))
+        return None if others else left.caller
 
     def stream(self, group: str, client_id: str) -> Call | None:
         """Return the Telemetry stream of a consumer."""

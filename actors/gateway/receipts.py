@@ -3,8 +3,9 @@
     handle   <receipt of POP, eight fields> <CommitLog offset>[ <lite topic>]
 
 A push consumer sets no invisible time; the gateway renews its messages until they are acked, or for
-`RENEWAL_MS_MAX`. If the gateway or the client ends, they become visible again: within `INVISIBLE_MS`, and
-`CLIENT_TIMEOUT_MS` after the last heartbeat of a client that was killed.
+`RENEWAL_MS_MAX`. They become visible again within `INVISIBLE_MS` if the gateway ends, at once if the client
+says that it ends, and otherwise `CLIENT_TIMEOUT_MS` after its last heartbeat, or `STREAM_TIMEOUT_MS` after
+the end of its Telemetry stream without a heartbeat since then.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ RENEWED: Final = Bound(
 )
 CLIENT_TIMEOUT_MS: Final = 60_000
 """SDKs send a heartbeat every 10 s."""
+STREAM_TIMEOUT_MS: Final = 15_000
 _HANDLE_FIELDS: Final = 9
 
 
@@ -97,6 +99,8 @@ class Renewal:
     handle: Handle
     until_ms: int
     """The wall time after which it is not renewed any more."""
+    is_released: bool = False
+    """True if the client has gone: the message becomes visible again."""
     changed: asyncio.Event = field(default_factory=_set_event)
     """Not set while a request to the broker changes the receipt."""
 
@@ -126,6 +130,12 @@ class ReceiptRenewals:
         if _owner(caller) in self._seen:
             self._seen[_owner(caller)] = self._clock.wall_ms()
 
+    def left(self, caller: Caller) -> None:
+        """Note that a client has closed its Telemetry stream, maybe because it was killed."""
+        owner, counts_as_ms = _owner(caller), self._clock.wall_ms() - CLIENT_TIMEOUT_MS + STREAM_TIMEOUT_MS
+        if owner in self._seen:
+            self._seen[owner] = min(self._seen[owner], counts_as_ms)
+
     async def take(self, caller: Caller, group: str, text: str, lite_topic: str = "") -> Handle:
         """Return the present handle for the one that the client has, and stop the renewal.
 
@@ -148,7 +158,7 @@ class ReceiptRenewals:
                 del self._renewals[key]
 
     def due(self) -> list[Renewal]:
-        """Return the messages that must be renewed now.
+        """Return the messages that must be renewed or released now.
 
         Forget those that are renewed for too long, or whose client sends no heartbeats any more.
         """
@@ -159,21 +169,22 @@ class ReceiptRenewals:
         found = []
         for key, renewal in list(self._renewals.items()):
             visible_ms = renewal.handle.visible_ms
-            is_gone = _owner(renewal.caller) not in self._seen
-            if is_gone or renewal.until_ms <= now_ms or visible_ms <= now_ms:
+            if renewal.until_ms <= now_ms or visible_ms <= now_ms:
                 del self._renewals[key]
+            elif _owner(renewal.caller) not in self._seen:
+                del self._renewals[key]
+                renewal.is_released = True
+                found.append(renewal)
             elif visible_ms - now_ms <= RENEW_BEFORE_MS:
                 found.append(renewal)
         return found
 
     def forget_client(self, caller: Caller) -> None:
-        """Stop the renewals of a client that has ended: its messages become visible again.
+        """Note that a client has ended: its messages are due, to be released.
 
         The address may have changed, as clients reconnect; the user may not: client ids are no secret.
         """
-        ended = _owner(caller)
-        for key in [key for key, each in self._renewals.items() if _owner(each.caller) == ended]:
-            del self._renewals[key]
+        self._seen.pop(_owner(caller), None)
 
 
 def _owner(caller: Caller) -> tuple[str, str]:

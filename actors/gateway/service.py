@@ -87,9 +87,7 @@ class GatewayService:
         self._consumers = Consumers(
             access, topics, groups, members, renewals, lite, self._client, clock, timeout_ms
         )
-        self._clients = GatewayClients(
-            access, topics, self._client, client_id, groups, members, renewals, lite
-        )
+        self._clients = GatewayClients(access, topics, self._client, client_id, groups, members, renewals)
         from_brokers.add_rows((*self._clients.rows(), *lite.rows()))
         account = MemoryAccount(settings.queued_max_request_bytes)
         kept = (account, access, topics, groups, renewals, lite, self._clients)
@@ -170,7 +168,7 @@ def _methods(
         "NotifyClientTermination": of(
             rpc.NotifyClientTerminationRequest,
             rpc.NotifyClientTerminationResponse,
-            clients.terminate,
+            consumers.terminate,
             targets=_group,
         ),
         "QueryAssignment": of(

@@ -13,8 +13,8 @@ import pytest
 
 from actors.gateway import access, groups, receipts, topics
 from actors.gateway.callers import Caller
-from actors.gateway.proto.definition_pb2 import Code
-from actors.gateway.proto.service_pb2 import SendMessageRequest
+from actors.gateway.proto.definition_pb2 import Code, Resource
+from actors.gateway.proto.service_pb2 import QueryAssignmentRequest, SendMessageRequest
 from actors.wire.codes import RayMQRequestCode, RequestCode
 from tests.actors.gateway.gateways import message
 from tests.actors.gateway.two_brokers import REFRESH_MS, Gateway
@@ -68,6 +68,33 @@ def test_route_of_a_broker_that_cannot_be_reached_is_fetched_again(clock: ClockA
         assert failed.entries[0].status.code != Code.OK
         stored = await gateway.sends.send(call, Caller("c"), sent)
         assert stored.entries[0].status.code == Code.OK
+
+    run(story())
+
+
+def test_broker_that_is_absent_is_looked_for_and_keeps_its_consumers(clock: ClockAtRest) -> None:
+    async def story() -> None:
+        gateway = Gateway(clock)
+        gateway.brokers.body = b"{}"
+        call: Any = None
+        request = QueryAssignmentRequest(topic=Resource(name="T"), group=Resource(name="g"))
+
+        async def assigned() -> set[str]:
+            found = await gateway.consumers.query_assignment(call, Caller("c"), request)
+            return {each.message_queue.broker.name for each in found.assignments}
+
+        assert await assigned() == {"broker-a", "broker-b"}
+        gateway.brokers.stopped.add("broker-b")
+        clock.advance(REFRESH_MS)
+        assert await assigned() == {"broker-a", "broker-b"}
+        gateway.brokers.stopped.clear()
+        clock.advance(topics.ABSENT_REFRESH_MS)
+        assert (await gateway.topics.get("T")).masters.keys() == {"broker-a", "broker-b"}
+        gateway.brokers.stopped.add("broker-b")
+        clock.advance(REFRESH_MS + topics.ABSENT_MS)
+        assert await assigned() == {"broker-a"}
+        clock.advance(topics.SEEN_MS)
+        assert (await gateway.topics.get("T")).is_complete
 
     run(story())
 

@@ -23,7 +23,7 @@ from actors.gateway.proto.definition_pb2 import (
     Subscription,
     SubscriptionEntry,
 )
-from actors.gateway.receipts import CLIENT_TIMEOUT_MS, Handle, ReceiptRenewals, Renewal
+from actors.gateway.receipts import CLIENT_TIMEOUT_MS, STREAM_TIMEOUT_MS, Handle, ReceiptRenewals, Renewal
 from actors.gateway.statuses import RpcFailed
 from actors.wire.bodies.connected import ConsumerConnection
 from actors.wire.codes import RequestCode
@@ -267,7 +267,9 @@ def test_renewals_are_due_before_the_message_is_visible() -> None:
     assert due(100_000) == []  # renewed for long enough
     assert len(renewals) == 0
     renewals.add(Renewal(Caller("c2", "alice"), "g", "T", handle(0), until_ms=100_000))
+    clock.set_wall_ms(0)
     renewals.forget_client(Caller("c2", "alice", "192.0.2.9"))  # it has reconnected
+    assert [each.is_released for each in renewals.due()] == [True]
     assert len(renewals) == 0
 
 
@@ -281,12 +283,21 @@ def test_messages_of_a_client_without_heartbeats_are_not_renewed(clock: ClockAtR
     clock.advance(CLIENT_TIMEOUT_MS - 1)
     assert len(list(renewals.due())) == 4
     unused: Any = None
-    clients = GatewayClients(unused, unused, unused, "gateway", unused, unused, renewals, unused)
+    clients = GatewayClients(unused, unused, unused, "gateway", unused, unused, renewals)
     beat = rpc.HeartbeatRequest(group=GROUP, client_type=ClientType.PUSH_CONSUMER)
     asyncio.run(clients.heartbeat(unused, Caller("alive", "alice", "192.0.2.9"), beat))
     clock.advance(1)
-    assert [each.caller for each in renewals.due()] == [Caller("alive", "alice")]
+    due = renewals.due()
+    assert [each.caller for each in due if not each.is_released] == [Caller("alive", "alice")]
+    assert len(due) == 4
     assert len(renewals) == 1
+    for each in due:
+        each.handle = handle(clock.wall_ms())
+    renewals.left(Caller("alive", "alice"))
+    clock.advance(STREAM_TIMEOUT_MS - 1)
+    assert renewals.due() == []
+    clock.advance(1)
+    assert [each.is_released for each in renewals.due()] == [True]
 
 
 def test_another_user_cannot_end_a_renewal() -> None:

@@ -24,7 +24,8 @@ from actors.wire.remoting_errors import ConnectFailed, Refused
 from store.message.pop_records import NORMAL, Receipt
 from tests.conftest import ClockAtRest
 
-REFRESH_MS = TIMEOUT_MS = 1000
+TIMEOUT_MS = 1000
+REFRESH_MS = 10_000
 
 
 class TwoBrokers:
@@ -35,6 +36,8 @@ class TwoBrokers:
         """Addresses that cannot be reached."""
         self.hanging: set[str] = set()
         """Addresses that do not respond."""
+        self.stopped: set[str] = set()
+        """Names of brokers that have left the routes."""
         self.refused: set[str] = set()
         """Topics whose routes the nameserver refuses to give."""
         self.body = b""
@@ -48,8 +51,9 @@ class TwoBrokers:
     async def route(self, topic: str) -> TopicRouteData:
         if topic in self.refused:
             raise Refused(ResponseCode.SYSTEM_BUSY, "too many requests")
-        brokers = list(self._brokers().values())
-        return TopicRouteData(queue_datas=[QueueData("broker-a", 1, 1, 6)], broker_datas=brokers)
+        brokers = {name: each for name, each in self._brokers().items() if name not in self.stopped}
+        queues = [QueueData(name, 1, 1, 6) for name in brokers]
+        return TopicRouteData(queue_datas=queues, broker_datas=list(brokers.values()))
 
     def _brokers(self) -> dict[str, BrokerData]:
         pairs = zip(("broker-a", "broker-b"), self.addresses, strict=True)
@@ -93,7 +97,7 @@ class Gateway:
             self.access, self.topics, self.groups, members, self.renewals, lite, client, clock, TIMEOUT_MS
         )
         self.clients = GatewayClients(
-            self.access, self.topics, client, "gw", self.groups, members, self.renewals, lite
+            self.access, self.topics, client, "gw", self.groups, members, self.renewals
         )
 
     def renew(self, group: str, broker_name: str = "broker-a") -> Renewal:
