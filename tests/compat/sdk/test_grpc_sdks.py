@@ -19,6 +19,7 @@ from actors.wire.codes import RequestCode
 from store.common.clock import SystemClock
 from tests.actors.broker.core.auth.access_peers import SECRETS, SigningPeer
 from tests.actors.gateway.gateways import GrpcClient, until_acked, with_gateway
+from tests.actors.gateway.test_gateway_lite import restarted, sent
 from tests.compat.build import (
     BuildFailed,
     JavaKit,
@@ -278,7 +279,7 @@ def test_java_sdk_accepts_a_self_signed_certificate(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("operation", "reason"),
     [
-        ("lite", "does not have the method /apache.rocketmq.v2.MessagingService/SyncLiteSubscription"),
+        ("lite", "group lite is not a lite group: create it with the attribute lite.bind.topic=Plain"),
         ("filter", "the tag expression has 40,000 characters, over the limit of 32,767"),
     ],
 )
@@ -303,5 +304,55 @@ def test_java_sdk_receives_urgent_messages_first(tmp_path: Path) -> None:
         output = await output_of(await started((command, {}), tmp_path))
         assert "RECEIVED 33221100\n" in output, output
         assert output.count("REFUSED\n") == 2, output
+
+    with_gateway(tmp_path, story)
+
+
+def lite_program(operation: str, client: GrpcClient) -> Command:
+    program = [str(PROGRAMS / "java" / "Lites.java"), operation, client.cluster.gateway_address]
+    return [str(java_program("java")), "-Xmx512m", "-cp", java_jars(LITE_JAVA_SDK), *program], {}
+
+
+async def create_lite_groups(client: GrpcClient) -> None:
+    await client.create_topic("Chats", "LITE", queues=4)
+    bound = {"+lite.bind.topic": "Chats"}
+    exclusive = {**bound, "+lite.sub.model": "Exclusive"}
+    for name, is_fifo, attributes in (
+        ("fifo", True, bound),
+        ("plain", False, bound),
+        ("exclusive", True, exclusive),
+    ):
+        await create_group(
+            client, groupName=name, consumeMessageOrderly=is_fifo, retryMaxTimes=2, attributes=attributes
+        )
+
+
+@pytest.mark.extended
+def test_java_sdk_has_sessions_in_lite_topics(tmp_path: Path) -> None:
+    """Failures, dead letters, takeovers, unsubscriptions; and traps 2 and 9 of RocketMQ 5.5.0."""
+
+    async def story(client: GrpcClient) -> None:
+        await create_lite_groups(client)
+        output = await output_of(await started(lite_program("sessions", client), tmp_path))
+        lines = output.splitlines()
+        assert "WANTED" not in output, output
+        assert lines[-1] == "DONE", output
+        assert {"REFUSED", "ATTEMPTS [1, 2]", "NOTIFIED"} <= {*lines}, output
+        assert [each.body for each in await client.stored("%DLQ%fifo", 1)] == [b"poison"]
+
+    with_gateway(tmp_path, story)
+
+
+@pytest.mark.extended
+def test_java_sdk_continues_its_session_after_a_restart_of_the_broker(tmp_path: Path) -> None:
+    async def story(client: GrpcClient) -> None:
+        await create_lite_groups(client)
+        consumer = await ready(await started(lite_program("wait", client), tmp_path))
+        await sent(client, "a", "before")
+        await restarted(client)
+        await sent(client, "a", "end")
+        output = await output_of(consumer)
+        assert "RECEIVED fifo:before" in output, output
+        assert "RECEIVED fifo:end" in output, output
 
     with_gateway(tmp_path, story)
