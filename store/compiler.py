@@ -9,7 +9,7 @@ from pathlib import Path
 
 from store.common.kernel_cache import COMPLETE, cache_directory
 
-KERNELS_OF_A_BROKER = 44
+KERNELS_OF_A_BROKER = 49
 PROGRESS_INTERVAL_S = 0.5
 
 

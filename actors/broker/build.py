@@ -372,9 +372,10 @@ def _sending(
             *properties.property_names,
             *chain.from_iterable(each.property_names or () for each in interceptors),
         )
+        lite = next((each.lite for each in capabilities if each.lite is not None), None)
         plain = PlainSends(
             store, parts.tables.topics, loop.admission, responses, loop.acks, stats, loop.counters,
-            parts.clock, properties.added, names,
+            parts.clock, properties.added, names, lite,
         )  # fmt: skip
     sender = Sender(store, checks, interceptors, properties, responses, stats, plain)
     bulk = BulkSender(settings, store, checks, properties.added, responses, stats, parts.clock)

@@ -23,7 +23,8 @@ _ENTRIES_AT: Final = 8  # the length of a response's entries: after the opaque, 
 
 
 @helper()
-def _write_digits(out: U8, at: int, value: int) -> int:
+def write_digits(out: U8, at: int, value: int) -> int:
+    """Write a decimal number at `at`; return its end."""
     digits = 1
     rest = value
     while rest >= 10:
@@ -72,9 +73,9 @@ def _respond_json(
     at = put(out, begin + 8, texts, pieces, JSON_ID)
     at = _write_ids(out, at, physical, positions, messages)
     at = put(out, at, texts, pieces, JSON_QUEUE)
-    at = _write_digits(out, at, queue_id)
+    at = write_digits(out, at, queue_id)
     at = put(out, at, texts, pieces, JSON_OFFSET)
-    at = _write_digits(out, at, queue_offset)
+    at = write_digits(out, at, queue_offset)
     at = put(out, at, texts, pieces, JSON_KEY)
     copy_bytes(out, at, records, key, key_end - key)
     at = put(out, at + key_end - key, texts, pieces, JSON_OPAQUE)
@@ -97,10 +98,10 @@ def _respond_rocketmq(
     at = _write_ids(out, start + _HALF_ID_BYTES, physical, positions, messages)
     store_i32(out, start - 4, at - start)
     start = put(out, at, texts, pieces, BINARY_QUEUE)
-    at = _write_digits(out, start, queue_id)
+    at = write_digits(out, start, queue_id)
     store_i32(out, start - 4, at - start)
     start = put(out, at, texts, pieces, BINARY_OFFSET)
-    at = _write_digits(out, start, queue_offset)
+    at = write_digits(out, start, queue_offset)
     store_i32(out, start - 4, at - start)
     start = put(out, at, texts, pieces, BINARY_KEY)
     store_i32(out, start - 4, key_end - key)

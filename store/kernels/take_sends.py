@@ -1,6 +1,7 @@
 """take_sends: handles the plain sends at the front of a receive buffer in one compiled call.
 
     frames ─► header scan (JSON or ROCKETMQ) ─► topic and queue ─► records ─► response
+                                                    └──► lite topic ──┘
 
 Plain sends are frames of SEND_MESSAGE_V2, or of SEND_BATCH_MESSAGE; those of one call have the same code.
 
@@ -16,6 +17,7 @@ The arguments of `take_sends`:
     names: the names of the topics.
     queues: for each queue of a topic, from QUEUES_AT on: its index in `assigned`, or -1 if unknown.
     assigned: the queue offset that the next message of each queue gets; the kernel advances it.
+    lite: the table of lite topics (`store.kernels.lite`).
     pieces: the parts of `texts`.
     texts: the constant parts of records and responses.
     reserved: the first four bytes of each property name that Python must handle.
@@ -36,6 +38,7 @@ from store.kernels import send_frames
 from store.kernels.compiled import helper, kernel
 from store.kernels.crc32 import crc32_kernel
 from store.kernels.encode import encode_batch_kernel, measure_batch_kernel
+from store.kernels.lite import ASSIGNED, DISPATCH, LITE, NUMBER, Lite, entered, is_name
 from store.kernels.memory import (
     BYTES,
     I64,
@@ -51,9 +54,10 @@ from store.kernels.memory import (
     store_u8,
 )
 from store.kernels.send_frames import matches, number, scan_frame
-from store.kernels.send_responses import ADDED, HOSTS, ID_BYTES, put, respond
+from store.kernels.send_responses import ADDED, HOSTS, ID_BYTES, put, respond, write_digits
 from store.message import batch as element
 from store.message import record
+from store.message.lite_topics import NAME_BYTES_MAX
 
 # ---- the fields of `state` ----
 (
@@ -70,13 +74,15 @@ from store.message import record
     TOPICS,  # the kernel sets the number of topics with new messages
     ONEWAY,  # the kernel sets the number of one-way frames, which get no response
     CODE,  # the kernel sets the request code of the frames
-) = range(13)
-STATE_FIELDS: Final = 13
+    LITE_ID,  # scratch: the id of the lite topic of the last record, or -1
+) = range(14)
+STATE_FIELDS: Final = 14
 ARGUMENTS: Final = TOPICS  # the caller sets the fields before this one
 
 # ---- the columns of `topics`, a hash table by name ----
-NAME_AT, NAME_BYTES, QUEUES, QUEUES_AT = range(4)
-TOPIC_FIELDS: Final = 4
+# PARENT is the number of the topic in the table of lite topics, or -1.
+NAME_AT, NAME_BYTES, QUEUES, QUEUES_AT, PARENT = range(5)
+TOPIC_FIELDS: Final = 5
 
 # ---- the columns of `counts`: one row for each topic with new messages ----
 # SMALL and MEDIUM are the messages whose records have up to SMALL_BYTES and MEDIUM_BYTES.
@@ -88,11 +94,14 @@ MEDIUM_BYTES: Final = 4096
 _RESPONSE_OVERHEAD_BYTES: Final = 128
 _KEY_BYTES_MAX: Final = 255
 _BACKSLASH: Final = 92
+_DOLLAR: Final = ord("$")
 _NAME_END, _PAIR_END = 1, 2
 _ESCAPE = np.frombuffer(b"\\u000", np.uint8)
 _UNIQ_KEY = np.frombuffer(b"UNIQ_KEY\x01", np.uint8)
 _TRANSIENT: Final = int.from_bytes(b"__", "big")
 _WAIT = np.frombuffer(b"WAIT\x01", np.uint8)
+_LITE_TOPIC = np.frombuffer(b"__LITE_TOPIC\x01", np.uint8)
+_PLACE_BYTES_MAX: Final = len(DISPATCH) + len(NUMBER) + NAME_BYTES_MAX + 24  # without the topic
 
 
 @helper()
@@ -121,43 +130,47 @@ def hash_name(data: U8, at: int, length: int) -> int:
 
 
 @helper()
-def _find_key(records: U8, begin: int, to: int, reserved: I64) -> tuple[int, int]:
-    """Return start and end of the UNIQ_KEY; (-1, -1) without one, or with a name that Python handles."""
-    key = key_end = -1
+def _find_values(records: U8, begin: int, to: int, reserved: I64, is_lite: bool) -> tuple[int, int, int, int]:
+    """Return start and end of the UNIQ_KEY and, of a lite message, of its lite topic.
+
+    They are -1 without one, or with a name that Python handles.
+    """
+    key = key_end = name = name_end = -1
     pair = begin
     while pair < to:
         stop = find_byte(records, pair, to, _PAIR_END)
-        if stop - pair >= 2 and load_i16(records, pair) == _TRANSIENT:
-            return -1, -1
-        if stop - pair >= 4:
+        if is_lite and name < 0 and matches(records, pair, stop, _LITE_TOPIC):
+            name = pair + len(_LITE_TOPIC)
+            name_end = stop
+        elif stop - pair >= 2 and load_i16(records, pair) == _TRANSIENT:
+            return -1, -1, -1, -1
+        elif stop - pair >= 4:
             word = load_i32(records, pair)
             for index in range(len(reserved)):
                 if word == reserved[index]:
-                    return -1, -1
+                    return -1, -1, -1, -1
             if key < 0 and matches(records, pair, stop, _UNIQ_KEY):
                 key = pair + len(_UNIQ_KEY)
                 key_end = stop
         pair = stop + 1
-    return key, key_end
+    return key, key_end, name, name_end
 
 
 @helper()
-def _copy_properties(
-    data: U8, at: int, end: int, records: U8, to: int, is_json: bool, reserved: I64
-) -> tuple[int, int, int]:
-    """Copy the properties; return their end, and start and end of the UNIQ_KEY. -1: not plain."""
+def _copy_properties(data: U8, at: int, end: int, records: U8, to: int, is_json: bool) -> int:
+    """Copy the properties; return their end. -1: not plain."""
     begin = to
     while at < end:
         byte = data[at]
         if byte == _BACKSLASH and is_json:
             if not matches(data, at, end, _ESCAPE) or at + 6 > end:
-                return -1, -1, -1
+                return -1
             byte = data[at + 5] - 48
             if byte != _NAME_END and byte != _PAIR_END:
-                return -1, -1, -1
+                return -1
             at += 6
         elif byte > 126 or (byte < 32 and (is_json or (byte != _NAME_END and byte != _PAIR_END))):
-            return -1, -1, -1
+            return -1
         else:
             at += 1
         store_u8(records, to, byte)
@@ -165,8 +178,35 @@ def _copy_properties(
     if to > begin and records[to - 1] != _PAIR_END:
         store_u8(records, to, _PAIR_END)
         to += 1
-    key, key_end = _find_key(records, begin, to, reserved)
-    return (to, key, key_end) if 0 < key_end - key <= _KEY_BYTES_MAX else (-1, -1, -1)
+    return to
+
+
+@helper()
+def _add_place(
+    records: U8, to: int, topic: int, topic_end: int, name: int, name_end: int, lite: Lite, parent: int,
+    state: I64,
+) -> int:  # fmt: skip
+    """Add the properties that say where a message is in its lite topic; return their end. -1: not plain."""
+    state[LITE_ID] = -1
+    if parent < 0:
+        return to
+    if name < 0 or not is_name(records, name, name_end):
+        return -1
+    id_ = state[LITE_ID] = entered(lite, parent, records, name, name_end - name)
+    if id_ < 0:
+        return -1
+    copy_bytes(records, to, DISPATCH, 0, len(DISPATCH))
+    to += len(DISPATCH)
+    copy_bytes(records, to, records, topic, topic_end - topic)
+    to += topic_end - topic
+    store_u8(records, to, _DOLLAR)
+    copy_bytes(records, to + 1, records, name, name_end - name)
+    to += 1 + name_end - name
+    store_u8(records, to, _PAIR_END)
+    copy_bytes(records, to + 1, NUMBER, 0, len(NUMBER))
+    to = write_digits(records, to + 1 + len(NUMBER), lite[3][id_, ASSIGNED])
+    store_u8(records, to, _PAIR_END)
+    return to + 1
 
 
 @helper()
@@ -238,27 +278,33 @@ def _count_messages(counts: I64, rows: int, slot: int, messages: int, size_bytes
 @helper()
 def _write_record(
     records: U8, place: int, state: I64, texts: U8, pieces: I64, reserved: I64, data: U8, fields: I64,
-    kind: int, queue_id: int, queue_offset: int, body: int, body_bytes: int,
+    kind: int, queue_id: int, queue_offset: int, body: int, body_bytes: int, lite: Lite, parent: int,
 ) -> tuple[int, int, int]:  # fmt: skip
     """Write the record at `place`; return its end, and start and end of the UNIQ_KEY. -1: not plain."""
     name, name_end = fields[send_frames.B]
     properties, properties_end = fields[send_frames.I]
     # The properties in the header are at least as long as those in the record, except for a separator.
     most = record.MIN_RECORD_BYTES + body_bytes + name_end - name + properties_end - properties + 1
+    most += _PLACE_BYTES_MAX + name_end - name
     if place + most + pieces[ADDED, 1] > state[RECORDS_BYTES]:
         return -1, -1, -1
     topic_at = place + record.BODY + body_bytes
     properties_at = topic_at + 1 + name_end - name
-    to, key, key_end = _copy_properties(
-        data, properties, properties_end, records, properties_at + 2, kind == 0, reserved
-    )
-    properties_bytes = to + pieces[ADDED, 1] - properties_at - 2
+    copy_bytes(records, topic_at + 1, data, name, name_end - name)
+    begin = properties_at + 2
+    to = _copy_properties(data, properties, properties_end, records, begin, kind == 0)
+    key, key_end, lite_topic, lite_end = _find_values(records, begin, to, reserved, parent >= 0)
+    if to < 0 or not 0 < key_end - key <= _KEY_BYTES_MAX:
+        return -1, -1, -1
+    to = _add_place(
+        records, to, topic_at + 1, properties_at, lite_topic, lite_end, lite, parent, state
+    )  # fmt: skip
+    properties_bytes = to + pieces[ADDED, 1] - begin
     if to < 0 or properties_bytes > record.MAX_PROPERTIES_BYTES:
         return -1, -1, -1
     to = put(records, to, texts, pieces, ADDED)
     copy_bytes(records, place + record.BODY, data, body, body_bytes)
     store_u8(records, topic_at, name_end - name)
-    copy_bytes(records, topic_at + 1, data, name, name_end - name)
     store_i16(records, properties_at, properties_bytes)
     _write_fields(
         records, place, to, texts, pieces, data, fields, state[POSITION] + place, queue_id, queue_offset,
@@ -305,10 +351,10 @@ def _write_batch(
         or key_at + properties_end - properties + 1 > len(records)
     ):
         return -1, -1, -1, 0
-    end, key, key_end = _copy_properties(
-        data, properties, properties_end, records, key_at, kind == 0, reserved
-    )
-    if end < 0 or not _has_only_batch_properties(records, key_at, end):
+    end = _copy_properties(data, properties, properties_end, records, key_at, kind == 0)
+    key, key_end, _, _ = _find_values(records, key_at, end, reserved, False)
+    is_key = 0 < key_end - key <= _KEY_BYTES_MAX
+    if end < 0 or not is_key or not _has_only_batch_properties(records, key_at, end):
         return -1, -1, -1, 0
     # The fields and the topic that all records share, behind the records.
     _write_fields(
@@ -332,6 +378,7 @@ def _write_batch(
             BYTES,
             types.int64[::1],
             types.int64[::1],
+            LITE,
             types.int64[:, ::1],
             BYTES,
             types.int64[::1],
@@ -346,8 +393,8 @@ def _write_batch(
     keeps_gil=True,
 )
 def take_sends(
-    data: U8, state: I64, topics: I64, names: U8, queues: I64, assigned: I64, pieces: I64, texts: U8,
-    reserved: I64, records: U8, responses: U8, sent: I64, counts: I64, positions: I64, fields: I64,
+    data: U8, state: I64, topics: I64, names: U8, queues: I64, assigned: I64, lite: Lite, pieces: I64,
+    texts: U8, reserved: I64, records: U8, responses: U8, sent: I64, counts: I64, positions: I64, fields: I64,
 ) -> int:  # fmt: skip
     """Take the plain frames at the front of `data[state[AT]:state[END]]`; return their number.
 
@@ -366,7 +413,10 @@ def take_sends(
         if queue < 0:
             break
         messages, positions[0] = 1, 0
+        parent = topics[slot, PARENT]
         if code == send_frames.BATCH:
+            if parent >= 0:
+                break
             to, key, key_end, messages = _write_batch(
                 records, place, state, texts, pieces, reserved, data, fields, kind, queue_id, assigned[queue],
                 body, stop, positions,
@@ -374,7 +424,7 @@ def take_sends(
         else:
             to, key, key_end = _write_record(
                 records, place, state, texts, pieces, reserved, data, fields, kind, queue_id, assigned[queue],
-                body, stop - body,
+                body, stop - body, lite, parent,
             )  # fmt: skip
         response_bytes = messages * ID_BYTES + _KEY_BYTES_MAX + _RESPONSE_OVERHEAD_BYTES + len(texts)
         if to < 0 or out + response_bytes > state[RESPONSES_BYTES]:
@@ -387,6 +437,8 @@ def take_sends(
                 assigned[queue], records, key, key_end, data, opaque, opaque_end,
             )  # fmt: skip
         assigned[queue] += messages
+        if parent >= 0:
+            lite[3][state[LITE_ID], ASSIGNED] += 1
         rows = _count_messages(counts, rows, slot, messages, to - place)
         sent[count] = queue
         count += 1

@@ -4,9 +4,9 @@ A lite message is one record in a queue of its topic. The properties INNER_MULTI
 INNER_MULTI_QUEUE_OFFSET of the record say which lite topic it is in, and at which offset: the index never
 numbers messages itself, so a rebuild finds what was there before.
 
-    record ──► unit {physical offset, previous unit} ──► arrays by id: last unit, next offset, time
+    record ──► unit {physical offset, previous unit} ──► table by id: last unit, next offset, time
 
-A lite topic has no Python object but its name. It is read backwards from its last unit. A record with an
+A lite topic has no Python object (`LiteTable`). It is read backwards from its last unit. A record with an
 offset that its lite topic has passed begins a new life of it: the earlier units are dropped.
 See docs/store-format.md#lite-index.
 """
@@ -27,14 +27,13 @@ from store.common.logs import get_logger
 from store.common.sized_cache import SizedCache
 from store.dispatch.saved_sink import SavedSink
 from store.dispatch.sink import RecordBatch
+from store.kernels import lite as k
 from store.kernels import units as kernel
+from store.lite.lite_table import LiteTable
 from store.lite.names import DROPPED, LITE, SEPARATOR, LiteNames, NameEntry
-from store.lite.units import UNITS_PER_FILE, LiteUnit, LiteUnits
-from store.message.hosts import V4_BYTES, V6_BYTES
-from store.message.lite_topics import is_valid_name
+from store.lite.units import UNITS_PER_FILE, LiteUnits
 from store.message.properties import MessageConst
-from store.message.record import STORE_TIMESTAMP, SYS_FLAG, body_of, record_properties
-from store.message.sys_flag import BORN_HOST_V6
+from store.message.record import record_properties
 from store.message.validate import LMQ_TOPIC_PREFIX
 
 _log = get_logger(__name__)
@@ -43,11 +42,8 @@ CHAIN_BYTES_MAX: Final = 16 << 20
 """Of the unit numbers of the lite topics that were read last."""
 _CHAIN_BYTES: Final = 200
 _TOPICS_MAX: Final = 100_000
-_OFFSET_MAX: Final = DROPPED - 1
 _DISPATCH: Final = f"\x02{MessageConst.INNER_MULTI_DISPATCH}\x01".encode()
-_NUMBER: Final = f"\x02{MessageConst.INNER_MULTI_QUEUE_OFFSET}\x01".encode()
-_LMQ: Final = f"{LMQ_TOPIC_PREFIX}{SEPARATOR}"
-_I32, _I64 = Struct(">i"), Struct(">q")
+_I32: Final = Struct(">i")
 
 
 class LiteMessage(NamedTuple):
@@ -74,39 +70,37 @@ class LiteIndex(SavedSink):
         self._names = LiteNames(root / LITE / "names")
         self._units = LiteUnits(root / LITE / "units", units_per_file)
         self._topics: dict[bytes, bool] = {}  # True: of lite messages
-        self.arrived: Callable[[str, str], None] = _nothing
-        """Called with topic and name of each lite topic that has got a message, except during recovery."""
-        self._clear()
+        self.table = LiteTable()
+        self.arrived: Callable[[Iterable[tuple[str, str]]], None] = _nothing
+        """Called with topic and name of the lite topics that have got messages, except during recovery."""
+        self._chains = SizedCache[int, "array[int]"](CHAIN_BYTES_MAX)
 
     # ---- reading -------------------------------------------------------------------------------------------
 
     def __len__(self) -> int:
-        return len(self._ids)
+        return len(self.table)
 
     def names(self, topic: str) -> Iterator[str]:
-        """Yield the names of the lite topics of a topic, as they are now."""
-        prefix = topic + SEPARATOR
-        for name in list(self._ids):
-            if name.startswith(prefix):
-                yield name[len(prefix) :]
+        """Yield the names of the lite topics of a topic."""
+        return self.table.names(topic)
 
     def max_offset(self, topic: str, name: str) -> int:
         """Return the end offset of a lite topic; 0 if it is unknown."""
-        id_ = self._ids.get(topic + SEPARATOR + name)
-        return 0 if id_ is None else self._next[id_]
+        id_ = self.table.find(topic, name)
+        return 0 if id_ < 0 else self._next(id_)
 
     def min_offset(self, topic: str, name: str) -> int:
         """Return the first offset of a lite topic that is still in the log; 0 if it is unknown."""
-        id_ = self._ids.get(topic + SEPARATOR + name)
-        if id_ is None:
+        id_ = self.table.find(topic, name)
+        if id_ < 0:
             return 0
         chain = self._chain(id_)
-        return self._units.get(chain[0]).offset if chain else self._next[id_]
+        return self._units.get(chain[0]).offset if chain else self._next(id_)
 
     def read(self, topic: str, name: str, offset: int, count: int) -> Sequence[LiteMessage]:
         """Return up to `count` messages from an offset on, in their order."""
-        id_ = self._ids.get(topic + SEPARATOR + name)
-        chain = () if id_ is None else self._chain(id_)
+        id_ = self.table.find(topic, name)
+        chain = () if id_ < 0 else self._chain(id_)
         first = bisect_left(chain, offset, key=lambda number: self._units.get(number).offset)
         units = map(self._units.get, chain[first : first + count])
         return [
@@ -115,72 +109,80 @@ class LiteIndex(SavedSink):
 
     def offset_at(self, topic: str, name: str, time_ms: int) -> int:
         """Return the offset of the first message stored at `time_ms` or later (to the second), or the end."""
-        id_ = self._ids.get(topic + SEPARATOR + name)
-        if id_ is None:
+        id_ = self.table.find(topic, name)
+        if id_ < 0:
             return 0
         chain = self._chain(id_)
         first = bisect_left(chain, time_ms // 1000, key=lambda number: self._units.get(number).stored_s)
-        return self._units.get(chain[first]).offset if first < len(chain) else self._next[id_]
+        return self._units.get(chain[first]).offset if first < len(chain) else self._next(id_)
 
     def last_store_time(self, topic: str, name: str) -> int | None:
         """Return when the last message was stored, in ms to the second; None if it is unknown."""
-        id_ = self._ids.get(topic + SEPARATOR + name)
-        return None if id_ is None or not self._stored_s[id_] else self._stored_s[id_] * 1000
+        id_ = self.table.find(topic, name)
+        return None if id_ < 0 else self.table.times.item(id_) * 1000 or None
 
     # ---- writing -------------------------------------------------------------------------------------------
 
     def next_offset(self, topic: str, name: str) -> int:
         """Return the offset for the next message, also if the ones before it are not dispatched yet."""
-        key = topic + SEPARATOR + name
-        return max(self._pending.get(key, 0), self.max_offset(topic, name))
+        id_ = self.table.find(topic, name)
+        return 0 if id_ < 0 else self.table.numbers.item(id_, k.ASSIGNED)
 
     def appended(self, topic: str, name: str, offset: int) -> None:
         """Note that the message at `offset` was appended to the log."""
-        self._topics[topic.encode()] = True
-        self._pending[topic + SEPARATOR + name] = offset + 1
+        self.add_topic(topic)
+        id_ = self.table.enter(topic, name)
+        self.table.numbers[id_, k.ASSIGNED] = offset + 1
 
     def forget_appended(self) -> None:
         """Forget what was appended: another process has written to the log since."""
-        self._pending.clear()
+        self.table.numbers[:, k.ASSIGNED] = self.table.numbers[:, k.NEXT]
 
-    def add_topic(self, topic: str) -> None:
-        """Look for lite messages in all records of a topic from now on, as its type is LITE."""
+    def add_topic(self, topic: str) -> int:
+        """Look for lite messages in all records of a topic from now on, as its type is LITE.
+
+        Returns its number in the table.
+        """
         self._topics[topic.encode()] = True
+        return self.table.parent(topic)
 
-    def expired(self, limits_ms: dict[str, int]) -> Sequence[str]:
-        """Return the names, as `topic$name`, of lite topics whose last message was stored before a limit.
+    def expired(self, limits_ms: dict[str, int]) -> Iterator[str]:
+        """Yield the names, as `topic$name`, of lite topics whose last message was stored before a limit.
+
+        Messages may arrive and lite topics may be dropped meanwhile.
 
         Args:
             limits_ms: the limit of each topic, in ms since the epoch.
         """
-        limits = np.zeros(len(self._parents), np.uint32)
-        for parent, topic in enumerate(self._parents):
-            limits[parent] = max(limits_ms.get(topic, 0) // 1000, 0)
-        if not self._by_id:
-            return ()
-        times, parents = np.frombuffer(self._stored_s, np.uint32), np.frombuffer(self._parent, np.uint32)
-        found = np.flatnonzero((times < limits[parents]) & (times > 0))
-        return [name for id_ in found.tolist() if (name := self._by_id[id_])]
+        limits = [max(limits_ms.get(topic, 0) // 1000, 0) for topic in self.table.topics]
+        if not any(limits):
+            return
+        limits_s = np.array(limits, np.uint32)
+        for id_ in map(int, np.flatnonzero(self.table.times < limits_s[self.table.parents])):
+            if 0 < self.table.times.item(id_) < limits[self.table.parents.item(id_)]:
+                yield self.table.key(id_)
 
     def drop(self, key: str) -> None:
         """Forget a lite topic, named as `topic$name`: its next message begins a new life at offset 0.
 
         One with messages that are not dispatched yet is kept. Raises OSError.
         """
-        id_ = None if key in self._pending else self._ids.pop(key, None)
-        if id_ is not None:
+        topic, _, name = key.partition(SEPARATOR)
+        id_ = self.table.find(topic, name)
+        if id_ >= 0 and self.table.numbers.item(id_, k.ASSIGNED) <= self._next(id_):
+            self._names.write_if_long()
             self._names.add(NameEntry(self._end, DROPPED, 0, key))
-            self._by_id[id_] = ""
-            self._last[id_], self._next[id_], self._stored_s[id_] = -1, 0, 0
-            self._chains.put(id_, array("q"), _CHAIN_BYTES)
-            self._free.append(id_)
+            self.table.remove(id_)
+            self._forget_chain(id_)
 
     def _delete_old(self) -> None:
         """Remove the units of messages that are not in the log any more, file by file. Raises OSError."""
         for units in self._units.drop_before(self._log_min):
             for id_ in np.unique(units["id"]).tolist():
-                if self._by_id[id_] and self._last[id_] < self._units.first:  # its offset must not be lost
-                    self._names.add(NameEntry(self._end, id_, self._next[id_], self._by_id[id_]))
+                key = self.table.key(id_)
+                if key and self._last(id_) < self._units.first:  # its offset must not be lost
+                    self._names.write_if_long()
+                    self._names.add(NameEntry(self._end, id_, self._next(id_), key))
 
     # ---- dispatch ------------------------------------------------------------------------------------------
 
@@ -190,126 +192,86 @@ class LiteIndex(SavedSink):
         end = batch.file.base + position + size
         if end <= self._end or self._is_stale:
             return
-        groups = self._lite_groups(batch)
-        if groups:
-            rows = batch.rows[np.isin(batch.rows[:, kernel.ROW_GROUP], groups), : kernel.ROW_SIZE + 1]
-            for position, size in rows.tolist():
-                offset = batch.file.base + position
-                if offset >= self._end:
-                    found = self._add(offset, batch.file.view[position : position + size])
-                    self._end = offset + size
-                    if found is not None and not batch.is_recovery:
-                        self.arrived(*found)
+        parents = self._parents_of(batch)
+        if max(parents) >= 0:
+            self._add_all(batch, np.array(parents, np.int64))
         self._end = end
 
     def add(self, offset: int, record: memoryview) -> None:
-        """Add the record at a CommitLog offset, if it is a lite message."""
-        self._add(offset, record)
+        """Do nothing: `accept` adds the records of a batch at once."""
 
     def rewind(self, offset: int) -> None:
         """Drop the units of records that are truncated."""
-        self._pending.clear()
-        if offset >= self._end:
-            return
-        end = self._units.end
-        while end > self._units.first and (unit := self._units.get(end - 1)).physical_offset >= offset:
-            end -= 1
-            if self._last[unit.id] == end:
-                self._last[unit.id], self._next[unit.id] = unit.previous, unit.offset
-                self._chains.put(unit.id, array("q"), _CHAIN_BYTES)
-        self._units.truncate(end)
-        self._end = offset
+        numbers = self.table.numbers
+        if offset < self._end:
+            end = self._units.end
+            while end > self._units.first and (unit := self._units.get(end - 1)).physical_offset >= offset:
+                end -= 1
+                if self._last(unit.id) == end:
+                    numbers[unit.id, k.LAST], numbers[unit.id, k.NEXT] = unit.previous, unit.offset
+                    self._forget_chain(unit.id)
+            self._units.truncate(end)
+            numbers[numbers[:, k.BORN] >= offset, k.BORN] = -1
+            self._end = offset
+        self.forget_appended()
 
-    def _lite_groups(self, batch: RecordBatch) -> Sequence[int]:
-        """Return the numbers of the groups of queues whose topic has lite messages."""
-        places = batch.groups[:, kernel.GROUP_TOPIC]
-        lite = [at for at in set(places.tolist()) if self._is_lite(batch, at)]
-        return np.flatnonzero(np.isin(places, lite)).tolist() if lite else ()
-
-    def _is_lite(self, batch: RecordBatch, at: int) -> bool:
-        """Return True if the topic whose name is at a position in the file has lite messages.
+    def _parents_of(self, batch: RecordBatch) -> Sequence[int]:
+        """Return the number of the topic of each group of records; -1 if it has no lite messages.
 
         A replica, or a store that is recovered, learns it from the first record of a topic.
         """
-        group = batch.groups[np.argmax(batch.groups[:, kernel.GROUP_TOPIC] == at)]
-        view = batch.file.view
-        topic = bytes(view[at : at + int(group[kernel.GROUP_TOPIC_LENGTH])])
-        is_lite = self._topics.get(topic)
-        if is_lite is None:
-            first = int(group[kernel.GROUP_FIRST_PHYSICAL_OFFSET]) - batch.file.base
-            size = _I32.unpack_from(view, first)[0]
-            is_lite = _DISPATCH in record_properties(view[first : first + size], b"\x02")
-            if is_lite or len(self._topics) < _TOPICS_MAX:
-                self._topics[topic] = is_lite
-        return is_lite
+        view, last, parent, parents = batch.file.view, -1, -1, []
+        for group in batch.groups.tolist():
+            at = group[kernel.GROUP_TOPIC]
+            if at != last:
+                last = at
+                topic = bytes(view[at : at + group[kernel.GROUP_TOPIC_LENGTH]])
+                is_lite = self._topics.get(topic)
+                if is_lite is None:
+                    first = group[kernel.GROUP_FIRST_PHYSICAL_OFFSET] - batch.file.base
+                    size = _I32.unpack_from(view, first)[0]
+                    is_lite = _DISPATCH in record_properties(view[first : first + size], b"\x02")
+                    if is_lite or len(self._topics) < _TOPICS_MAX:
+                        self._topics[topic] = is_lite
+                parent = self.table.parent(topic.decode("utf-8", "replace")) if is_lite else -1
+            parents.append(parent)
+        return parents
 
-    def _add(self, offset: int, record: memoryview) -> tuple[str, str] | None:
-        """Add a record; return topic and name, or None if it is no lite message of its topic."""
-        properties = record_properties(record, b"\x02")
-        dispatch, number = _value(properties, _DISPATCH), _value(properties, _NUMBER)
-        key = dispatch.removeprefix(_LMQ)
-        topic, _, name = key.partition(SEPARATOR)
-        topic_at = body_of(record).stop
-        if (
-            not (
-                number.isdecimal() and number.isascii() and dispatch.startswith(_LMQ) and is_valid_name(name)
+    def _add_all(self, batch: RecordBatch, parents: NDArray[np.int64]) -> None:
+        """Add the messages of topics with lite messages, in steps that end with a file or without room."""
+        base, rows = batch.file.base, batch.rows
+        at = int(np.searchsorted(rows[:, kernel.ROW_POSITION], self._end - base))
+        while at < len(rows):
+            self._names.write_if_long()
+            room = min(self._units.room(), len(rows) - at)
+            units = np.empty((room, k.UNIT_FIELDS), np.int64)
+            entries = np.empty(room * k.ENTRY_BYTES_MAX, np.uint8)
+            at, count, entries_bytes = k.add_messages(
+                batch.file.array, base, rows, parents, at, self._units.end, self.table.arrays, units, entries
             )
-            or (lite_offset := int(number[:11])) >= _OFFSET_MAX
-            or topic.encode() != record[topic_at + 1 : topic_at + 1 + record[topic_at]]
-        ):
-            return None  # such as a dead letter of RocketMQ 5.5
-        if self._dead and offset < self._dead.get(key, 0):
-            return None
-        id_ = self._id_of(key, offset)
-        last, following = self._last[id_], self._next[id_]
-        if lite_offset < following:  # a new life
-            last = -1
-            self._chains.put(id_, array("q"), _CHAIN_BYTES)
-        elif lite_offset > following and last >= 0:
-            _log.warning("lite_offset_gap", lite_topic=key, expected=following, found=lite_offset)
-        sys_flag = _I32.unpack_from(record, SYS_FLAG)[0]
-        at = STORE_TIMESTAMP + (V6_BYTES - V4_BYTES if sys_flag & BORN_HOST_V6 else 0)
-        stored_s = _I64.unpack_from(record, at)[0] // 1000 & DROPPED
-        unit = LiteUnit(offset, last, id_, lite_offset, len(record), stored_s)
-        self._last[id_] = self._units.add(unit)
-        self._next[id_], self._stored_s[id_] = lite_offset + 1, stored_s
-        if self._pending.get(key, DROPPED) <= lite_offset + 1:
-            del self._pending[key]
-        return topic, name
+            units = units[:count]
+            self._units.add(units)
+            self._names.add_encoded(entries[:entries_bytes].data)
+            for unit in units[units[:, k.NEWS] > 0].tolist():
+                self._note(unit)
+            position, size = rows[at - 1, : kernel.ROW_SIZE + 1].tolist() if at else (0, 0)
+            self._end = max(self._end, base + position + size)
+            if count < room and at < len(rows):
+                self.table.grow()
+            if count and not batch.is_recovery:
+                self.arrived(map(self.table.topic_and_name, _distinct(units[:, k.ID])))
 
-    def _id_of(self, key: str, offset: int) -> int:
-        id_ = self._ids.get(key)
-        if id_ is None:
-            id_ = self._free.pop() if self._free else len(self._by_id)
-            self._names.add(NameEntry(offset, id_, 0, key))
-            self._enter(key, id_, 0)
-        return id_
-
-    def _enter(self, key: str, id_: int, following: int) -> None:
-        """Give a name an id."""
-        if id_ >= len(self._by_id):
-            self._add_ids(id_ + 1)
-        topic = key.partition(SEPARATOR)[0]
-        parent = self._parent_ids.get(topic)
-        if parent is None:
-            parent = self._parent_ids[topic] = len(self._parents)
-            self._parents.append(topic)
-            self._topics[topic.encode()] = True
-        self._ids[key], self._by_id[id_] = id_, key
-        self._parent[id_] = parent
-        self._last[id_], self._next[id_], self._stored_s[id_] = -1, following, 0
-
-    def _add_ids(self, count: int) -> None:
-        """Make room for ids below `count`."""
-        zeros = [0] * (count - len(self._by_id))
-        self._by_id.extend([""] * len(zeros))
-        for column in (self._last, self._next, self._stored_s, self._parent):
-            column.extend(zeros)
+    def _note(self, unit: Sequence[int]) -> None:
+        """Note that a lite topic has a new life, or lacks messages."""
+        if unit[k.NEWS] == k.NEW_LIFE:
+            self._forget_chain(unit[k.ID])
+        else:
+            _log.warning("lite_offset_gap", lite_topic=self.table.key(unit[k.ID]), found=unit[k.OFFSET])
 
     def _chain(self, id_: int) -> array[int]:
         """Return the numbers of the units of a lite topic whose messages are in the log, in their order."""
         chain = self._chains.get(id_) or array("q")
-        known, number = chain[-1] if chain else -1, self._last[id_]
+        known, number = chain[-1] if chain else -1, self._last(id_)
         added = array("q")
         while number >= self._units.first and number > known:
             unit = self._units.get(number)
@@ -325,8 +287,17 @@ class LiteIndex(SavedSink):
         self._chains.put(id_, chain, _CHAIN_BYTES + 8 * len(chain))
         return chain
 
+    def _forget_chain(self, id_: int) -> None:
+        self._chains.put(id_, array("q"), _CHAIN_BYTES)
+
     def _physical_of(self, number: int) -> int:
         return self._units.get(number).physical_offset if number >= self._units.first else -1
+
+    def _last(self, id_: int) -> int:
+        return self.table.numbers.item(id_, k.LAST)
+
+    def _next(self, id_: int) -> int:
+        return self.table.numbers.item(id_, k.NEXT)
 
     # ---- state ---------------------------------------------------------------------------------------------
 
@@ -342,83 +313,63 @@ class LiteIndex(SavedSink):
 
         Raises ValueError if the files do not have what the state says.
         """
-        self._clear()
+        self.table = LiteTable()
+        self._chains = SizedCache[int, "array[int]"](CHAIN_BYTES_MAX)
         if state is None:
-            self._enter_all(self._names.load(None, 0))
             self._units.clear()
+            self._enter_all(self._names.load(None, 0), is_complete=False)
             return
         try:
             size_bytes, crc = state["names"]
             self._units.load(state["first"], state["end"], state["crcs"])
-            born = self._enter_all(self._names.load(size_bytes, crc))
+            self._enter_all(self._names.load(size_bytes, crc), is_complete=True)
         except (KeyError, OSError) as error:
             raise ValueError(f"the files of lite topics cannot be read: {error!r}") from error
-        self._dead.clear()
         number = self._units.first
-        last, following = np.frombuffer(self._last, np.int64), np.frombuffer(self._next, np.int64)
-        stored_s = np.frombuffer(self._stored_s, np.uint32)
+        numbers, times = self.table.numbers, self.table.arrays[5]
         for units in self._units.arrays():
-            ids = units["id"]
-            alive = np.flatnonzero(
-                (ids < len(born)) & (units["physical"] >= born[np.minimum(ids, len(born) - 1)])
-            )
+            ids = np.minimum(units["id"], len(numbers) - 1)
+            alive = np.flatnonzero((ids == units["id"]) & (units["physical"] >= numbers[ids, k.BORN]))
             ids = ids[alive]
-            last[ids] = number + alive  # of equal ids, the last one counts
-            following[ids], stored_s[ids] = units["offset"][alive] + 1, units["stored_s"][alive]
+            numbers[ids, k.LAST] = number + alive  # of equal ids, the last one counts
+            numbers[ids, k.NEXT], times[ids] = units["offset"][alive] + np.int64(1), units["stored_s"][alive]
             number += len(units)
+        self.forget_appended()
 
-    def _enter_all(self, entries: Iterable[NameEntry]) -> NDArray[np.int64]:
-        """Enter the names of the file; return the position from which each id is that of its name."""
+    def _enter_all(self, entries: Iterable[NameEntry], *, is_complete: bool) -> None:
+        """Enter the names of the file; if it is not complete, the log says where their first records are."""
         found: dict[str, NameEntry] = {}
-        born: dict[str, int] = {}
+        dead: dict[str, int] = {}
         total = 0
         for entry in entries:
             total += 1
             old = found.get(entry.name)
-            if entry.id == DROPPED or old is None or old.id != entry.id:
-                born[entry.name] = entry.position
             if entry.id == DROPPED:
-                self._dead[entry.name] = entry.position
+                dead[entry.name] = entry.position
             elif old is not None and old.id == entry.id:
-                entry = entry._replace(next_offset=max(entry.next_offset, old.next_offset))
+                born, following = min(entry.position, old.position), max(entry.next_offset, old.next_offset)
+                entry = entry._replace(position=born, next_offset=following)
             found[entry.name] = entry
-        for name in [name for name, at in self._dead.items() if at <= self._log_min]:
-            del self._dead[name]
-        alive = {name: entry for name, entry in found.items() if entry.id != DROPPED}
-        positions = np.full(1 + max((entry.id for entry in alive.values()), default=0), 1 << 62, np.int64)
-        self._add_ids(len(positions) if alive else 0)
-        for name, entry in alive.items():
-            self._enter(name, entry.id, entry.next_offset)
-            positions[entry.id] = born[name]
-        self._free.extend(id_ for id_, name in enumerate(self._by_id) if not name)
-        if total > 2 * (len(alive) + len(self._dead)) + 1024:
-            kept = (NameEntry(born[name], each.id, each.next_offset, name) for name, each in alive.items())
-            graves = (NameEntry(at, DROPPED, 0, name) for name, at in self._dead.items())
-            self._names.replace([*graves, *kept])
-        return positions
-
-    def _clear(self) -> None:
-        self._ids: dict[str, int] = {}
-        self._by_id: list[str] = []
-        self._free = array("q")
-        self._parents: list[str] = []
-        self._parent_ids: dict[str, int] = {}
-        self._parent, self._stored_s = array("I"), array("I")
-        self._last, self._next = array("q"), array("q")
-        self._pending: dict[str, int] = {}
-        self._dead: dict[str, int] = {}
-        self._chains = SizedCache[int, "array[int]"](CHAIN_BYTES_MAX)
+        dead = {name: at for name, at in dead.items() if at > self._log_min}
+        alive = {entry.id: entry for entry in found.values() if entry.id != DROPPED}
+        if total > 2 * (len(alive) + len(dead)) + 1024:
+            graves = (NameEntry(at, DROPPED, 0, name) for name, at in dead.items())
+            self._names.replace([*graves, *alive.values()])
+        self.table.fill(list(alive.values()))
+        for topic in self.table.topics:
+            self.add_topic(topic)
+        if not is_complete:
+            self.table.numbers[: len(self.table.times), k.BORN] = -1
+            for name, at in dead.items():
+                topic, _, lite_topic = name.partition(SEPARATOR)
+                id_ = self.table.enter(topic, lite_topic)
+                self.table.numbers[id_, k.BORN] = -1 - at
+            self.forget_appended()
 
 
-def _nothing(topic: str, name: str) -> None:
+def _distinct(ids: NDArray[np.int64]) -> Iterator[int]:
+    yield from dict.fromkeys(ids.tolist())
+
+
+def _nothing(arrived: Iterable[tuple[str, str]]) -> None:
     """Default of `arrived`: report no arrival."""
-
-
-def _value(properties: bytes, name: bytes) -> str:
-    """Return the value of a property, whose name has its separators; an empty string if it is missing."""
-    at = properties.find(name)
-    if at < 0:
-        return ""
-    begin = at + len(name)
-    end = properties.find(b"\x02", begin)
-    return properties[begin : end if end >= 0 else None].decode("utf-8", "replace")

@@ -21,6 +21,7 @@ from struct import Struct
 from typing import Final, NamedTuple
 
 from store.disk.files import replace_file, write_all
+from store.message.buffers import Buffer
 
 LITE: Final = "lite"
 """The directory of the files, in the root of the store, and the name of the sink."""
@@ -53,8 +54,15 @@ class LiteNames:
         self._written = self._crc = 0
 
     def add(self, entry: NameEntry) -> None:
-        """Append an entry; it is written later. Raises OSError."""
+        """Append an entry, which is written later."""
         self._buffer += entry.encode()
+
+    def add_encoded(self, entries: Buffer) -> None:
+        """Append encoded entries, which are written later."""
+        self._buffer += entries
+
+    def write_if_long(self) -> None:
+        """Write what is buffered if it is much. Raises OSError."""
         if len(self._buffer) >= _BUFFER_BYTES:
             self.state()
 

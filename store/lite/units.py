@@ -63,17 +63,23 @@ class LiteUnits:
         index, at = divmod(number - self.first, self._per_file)
         return LiteUnit._make(_UNIT.unpack_from(self._maps[index], at * UNIT_BYTES))
 
-    def add(self, unit: LiteUnit) -> int:
-        """Append a unit and return its number. Raises OSError."""
-        index, at = divmod(self.end - self.first, self._per_file)
-        if index == len(self._maps):
+    def room(self) -> int:
+        """Return how many units fit into the last file, at least one: a new file is made. Raises OSError."""
+        used = self.end - self.first - self._per_file * (len(self._maps) - 1)
+        if used == self._per_file or not self._maps:
             self._close_crc()
             self._maps.append(self._open(self.end))
             self._crcs.append(0)
-            self._checked = 0
-        _UNIT.pack_into(self._maps[index], at * UNIT_BYTES, *unit)
-        self.end += 1
-        return self.end - 1
+            self._checked = used = 0
+        return self._per_file - used
+
+    def add(self, units: NDArray[np.int64]) -> None:
+        """Append units, one a row, with the columns of UNIT_TYPE; there is `room` for them."""
+        index, at = divmod(self.end - self.first, self._per_file)
+        added = np.frombuffer(self._maps[index], UNIT_TYPE, len(units), at * UNIT_BYTES)
+        for column, name in enumerate(added.dtype.names or ()):
+            added[name] = units[:, column]
+        self.end += len(units)
 
     def truncate(self, end: int) -> None:
         """Drop the units from `end` on."""
@@ -90,7 +96,7 @@ class LiteUnits:
         Raises OSError.
         """
         dropped = []
-        while len(self._maps) > 1 and self._units(1)[0]["physical"] <= log_min:
+        while self.end > self.first + self._per_file and self.get(self.first + self._per_file)[0] <= log_min:
             dropped.append(self._units(0).copy())
             self._path(self.first).unlink(missing_ok=True)
             del self._maps[0], self._crcs[0]
@@ -100,7 +106,7 @@ class LiteUnits:
     def state(self) -> tuple[int, int, Sequence[int]]:
         """Return the numbers of the first unit and behind the last one, and the CRC-32 of each file."""
         self._close_crc()
-        return self.first, self.end, list(self._crcs)
+        return self.first, self.end, self._crcs[: -(-(self.end - self.first) // self._per_file)]
 
     def load(self, first: int, end: int, crcs: Sequence[int]) -> None:
         """Map the files with these units. Raises ValueError if a CRC does not match, OSError."""

@@ -23,6 +23,7 @@ from actors.broker.core.loop.turn import TurnStep
 from actors.broker.core.parts import BrokerParts
 from actors.broker.core.role import RoleService
 from actors.broker.core.sending.interceptors import SendInterceptor
+from actors.broker.core.sending.plain_sends import LiteOffsets
 from actors.host.figures import Figure
 from actors.transport.chain import Step
 from actors.transport.request import Observer, RequestRow
@@ -53,6 +54,8 @@ class Capability:
     """
     interceptors: Sequence[SendInterceptor] = ()
     """Called for each message before its append."""
+    lite: LiteOffsets | None = None
+    """Assigns the offsets of lite messages that take the compiled path of sends; one feature has it."""
     turn_steps: Sequence[TurnStep] = ()
     """Run at the end of each turn, behind the steps that they name. Then no turn is skipped (`Turn`)."""
     services: Sequence[RoleService] = ()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from struct import Struct
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,6 +32,7 @@ from store.common.clock import Clock
 from store.kernels import take_sends as k
 from store.kernels.send_frames import SCANNED
 from store.kernels.send_responses import HOSTS
+from store.lite.lite_table import Arrays, LiteTable
 from store.message.hosts import V4_BYTES
 from store.message.record import MAX_V1_TOPIC_BYTES
 from store.message.topic_config import TopicConfig
@@ -57,8 +58,23 @@ _RESERVED_BYTES: Final = 4
 _QUEUES_OF_TOPIC: Final = 4096
 _ARGUMENTS: Final = Struct(f"={k.ARGUMENTS}q")
 
+NO_LITE_TOPICS: Final = LiteTable().arrays
+
 I64 = NDArray[np.int64]
 U8 = NDArray[np.uint8]
+
+
+class LiteOffsets(Protocol):
+    """The offsets of lite messages."""
+
+    def add_topic(self, topic: str) -> int:
+        """Return the number of a topic of type LITE in the table."""
+
+    def table(self) -> Arrays | None:
+        """Return the table of lite topics, from which sends take offsets; None while they are unknown."""
+
+    def recount(self) -> None:
+        """Take the offsets from the log again, because some that were taken are not in it."""
 
 
 class _Texts(NamedTuple):
@@ -83,6 +99,7 @@ class PlainSends:
         clock: Clock,
         added: bytes,
         reserved: Iterable[str],
+        lite: LiteOffsets | None = None,
     ) -> None:
         """Create the object.
 
@@ -97,7 +114,9 @@ class PlainSends:
             clock: measures the time of the requests.
             added: the encoded properties that every message gets.
             reserved: names of properties with which a send is not plain.
+            lite: assigns the offsets of lite messages; without it, none is plain.
         """
+        self._lite = lite
         self._blocks = store.blocks
         self._store_settings = store.settings
         self._topics = topics
@@ -150,18 +169,20 @@ class PlainSends:
         name, count = topic.topic_name, max(topic.write_queue_nums, topic.read_queue_nums)
         slot = self._slot_of.get(name)
         if slot is None:
-            encoded = name.encode()
+            encoded, is_lite = name.encode(), is_lite_topic(topic)
             if (
                 name.startswith("%")
                 or topic.order
-                or is_lite_topic(topic)
+                or (is_lite and self._lite is None)
                 or len(encoded) > MAX_V1_TOPIC_BYTES
                 or count > _QUEUES_OF_TOPIC
             ):
                 return
             if len(self._slot_of) >= TOPICS.limit or self._queues_end + count > QUEUES.limit:
                 self._forget()
-            slot = self._slot_of[name] = self._add(encoded, count)
+            parent = self._lite.add_topic(name) if is_lite and self._lite is not None else -1
+            self._has_lite |= is_lite
+            slot = self._slot_of[name] = self._add(encoded, count, parent)
             self._name_of[slot] = name
         index = self._blocks.index_of(name, queue_id)
         self._queues[self._table[slot, k.QUEUES_AT] + queue_id] = index
@@ -184,7 +205,8 @@ class PlainSends:
             self._forget()
             return at  # `Sender` handles this send by the new definitions, and teaches its queue again
         room = self._blocks.begin()
-        if room is None:
+        table = self._lite.table() if self._has_lite and self._lite is not None else NO_LITE_TOPICS
+        if room is None or table is None:
             return at
         if self._buffer[0] is not data:
             self._buffer = (data, np.frombuffer(data, np.uint8))
@@ -199,7 +221,7 @@ class PlainSends:
         began_ns = self._clock.monotonic_ns()
         count = k.take_sends(
             self._buffer[1], state, self._table, self._names, self._queues, self._blocks.assigned_offsets,
-            texts.pieces, texts.texts, self._reserved, self._records, responses, self._sent,
+            table, texts.pieces, texts.texts, self._reserved, self._records, responses, self._sent,
             self._counts, self._positions, self._fields,
         )  # fmt: skip
         if not count:
@@ -219,6 +241,8 @@ class PlainSends:
         try:
             self._blocks.append(room.position, self._records[:records_bytes].data, is_awaited=is_awaited)
         except StoreError as error:
+            if self._has_lite and self._lite is not None:
+                self._lite.recount()
             block(error)
         else:
             self._count_messages(found[k.TOPICS])
@@ -252,17 +276,18 @@ class PlainSends:
         self._blocks_version = self._blocks.version
         self._table[:, k.NAME_BYTES] = -1
         self._names_end = self._queues_end = 0
+        self._has_lite = False
         self._slot_of: dict[str, int] = {}
         self._name_of: dict[int, str] = {}
         self._queue_of: dict[int, tuple[str, int]] = {}
 
-    def _add(self, name: bytes, queues: int) -> int:
+    def _add(self, name: bytes, queues: int, parent: int) -> int:
         at, self._names_end = self._names_end, self._names_end + len(name)
         self._names[at : self._names_end] = np.frombuffer(name, np.uint8)
         slot = k.hash_name(self._names, at, len(name)) & (_SLOTS - 1)
         while self._table[slot, k.NAME_BYTES] >= 0:
             slot = (slot + 1) & (_SLOTS - 1)
-        self._table[slot] = (at, len(name), queues, self._queues_end)
+        self._table[slot] = (at, len(name), queues, self._queues_end, parent)
         self._queues[self._queues_end : self._queues_end + queues] = -1
         self._queues_end += queues
         return int(slot)

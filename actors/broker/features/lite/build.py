@@ -49,7 +49,7 @@ def _build(parts: BrokerParts, index: LiteIndex) -> Capability:
         return pause_ms(sessions.orders.left_ms(), TICK_MS)
 
     sessions = LiteSessions(index, tables.offsets, clock, parts.rng, is_waiting, wake, notify_unsubscribed)
-    index.arrived = sessions.events.arrived
+    index.arrived = sessions.arrived
     groups = LiteGroups(tables.topics, tables.groups)
     pops = LitePops(
         parts.settings, loop.store, parts.reader, loop.reads, groups, index, sessions, waits, clock
@@ -62,6 +62,7 @@ def _build(parts: BrokerParts, index: LiteIndex) -> Capability:
     return replace(
         pop,
         interceptors=(*pop.interceptors, sends),
+        lite=sends,
         rows=(*pop.rows, *pops.rows(), *admin.rows()),
         services=(
             *pop.services,

@@ -6,6 +6,7 @@ topic at offset 0, so the offsets of all groups go with it.
 
 from __future__ import annotations
 
+import asyncio
 from typing import Final
 
 from actors.broker.core.metadata.attributes import LITE_EXPIRATION, is_lite_topic
@@ -23,6 +24,8 @@ CHECK_MS: Final = 120_000
 """RocketMQ's liteTtlCheckInterval."""
 LEAST_MS: Final = 900_000
 """RocketMQ's minLiteTTl: no lite topic expires sooner, nor before the broker has been up for this time."""
+DROPPED_MAX: Final = 500
+"""So many lite topics are removed in one step, because the event loop serves others too."""
 _MINUTE_MS: Final = 60_000
 
 
@@ -40,8 +43,8 @@ class LiteExpiry:
         self._started_ms = clock.wall_ms()
         tables.subscribe(self._topic_changed, lambda group: None)
 
-    def tick(self) -> None:
-        """Remove the lite topics that have expired by now. Raises OSError."""
+    async def tick(self) -> None:
+        """Remove the lite topics that have expired by now, a few at a time. Raises OSError."""
         now_ms = self._clock.wall_ms()
         if now_ms - self._started_ms < LEAST_MS:
             return
@@ -50,11 +53,13 @@ class LiteExpiry:
             minutes = int(topic.attributes.get(LITE_EXPIRATION, -1))
             if is_lite_topic(topic) and minutes >= 0:
                 limits_ms[topic.topic_name] = now_ms - max(minutes * _MINUTE_MS, LEAST_MS)
-        expired = self._index.expired(limits_ms) if limits_ms else ()
-        for key in expired:
+        count = 0
+        for count, key in enumerate(self._index.expired(limits_ms), 1):
             self._drop(*key.split(SEPARATOR))
-        if expired:
-            _log.info("lite_topics_expired", count=len(expired))
+            if count % DROPPED_MAX == 0:
+                await asyncio.sleep(0)
+        if count:
+            _log.info("lite_topics_expired", count=count)
 
     def _topic_changed(self, topic: str) -> None:
         if topic and self._topics.find(topic) is None:

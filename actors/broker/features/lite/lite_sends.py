@@ -12,6 +12,7 @@ from actors.broker.core.sending.stored_properties import without
 from actors.wire.codes import ResponseCode
 from actors.wire.remoting_errors import Refused
 from store.lite.lite_index import LiteIndex, lmq_name
+from store.lite.lite_table import Arrays
 from store.message.lite_topics import NAME_BYTES_MAX, is_valid_name
 from store.message.priority import overruled_by
 from store.message.properties import MessageConst, decode_properties
@@ -39,11 +40,24 @@ class LiteSends:
 
     async def start(self) -> None:
         """Assign offsets from now on; another process may have appended what is not dispatched yet."""
-        self._index.forget_appended()
-        self._known_from = self._store.positions.written
+        self.recount()
 
     async def stop(self) -> None:
         """Do nothing: a slave gets no sends."""
+
+    def recount(self) -> None:
+        """Take the offsets from the log again, once all that it has now is dispatched."""
+        self._index.forget_appended()
+        self._known_from = self._store.positions.written
+
+    def add_topic(self, topic: str) -> int:
+        """Return the number of a topic in the table."""
+        return self._index.add_topic(topic)
+
+    def table(self) -> Arrays | None:
+        """Return the table of lite topics; None while the offsets in the log are unknown."""
+        is_known = self._store.positions.dispatched >= self._known_from
+        return self._index.table.arrays if is_known else None
 
     def before_append(self, draft: SendDraft) -> None:
         """Add the lite topic and the offset to the properties of a lite message.
@@ -87,10 +101,9 @@ class LiteSends:
 
     def _check_known(self) -> None:
         """Raise Refused while the offsets of messages that another process has appended are unknown."""
-        positions = self._store.positions
-        if positions.dispatched < self._known_from:
+        if self.table() is None:
             self._reads.catch_up()
-            if positions.dispatched < self._known_from:
+            if self.table() is None:
                 raise Refused(
                     ResponseCode.SERVICE_NOT_AVAILABLE,
                     "the broker has just started, and the offsets of lite topics are not known yet: retry",

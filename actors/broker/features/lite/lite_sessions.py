@@ -9,7 +9,7 @@ pop, ack, change ──► LiteOrders ──batch ended──┘
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import NamedTuple
 
 from actors.bounds import Use
@@ -67,6 +67,12 @@ class LiteSessions:
         self.events = Events(
             self.subscriptions, clock, rng, self.orders.is_ready, topics.names, is_waiting, wake
         )
+
+    def arrived(self, lite_topics: Iterable[tuple[str, str]]) -> None:
+        """Note that messages have arrived in lite topics, each with its topic and name."""
+        if self.subscriptions.clients:
+            for topic, name in lite_topics:
+                self.events.arrived(topic, name)
 
     def bounds(self) -> Sequence[Use]:
         """Return the uses of bounds."""

@@ -28,6 +28,7 @@ from actors.wire.hot_headers import SendMessageHeader
 from store.commitlog import mapped_file
 from store.message import record
 from store.message.record import MAX_PROPERTIES_BYTES, decode_records
+from store.message.topic_config import TopicConfig
 from tests.actors.broker.brokers import Peer, hang_disk, settings_of, with_broker
 from tests.conftest import ClockAtRest
 from tests.eventually import eventually_async
@@ -38,6 +39,7 @@ FIELDS = {
     "a": "PG", "b": "Plain", "c": "TBW102", "d": "4", "e": "1", "f": "0", "g": "1700000000123", "h": "0",
     "i": f"{KEY}WAIT\x01true\x02TAGS\x01a\x02", "j": "0", "k": "false", "m": "false",
 }  # fmt: skip
+LITE_FIELDS = {"b": "LiteT", "i": f"{KEY}__LITE_TOPIC\x01a\x02TAGS\x01a"}
 BATCH_FIELDS = {"m": "true", "i": f"{KEY}WAIT\x01true\x02"}
 ODD_VALUES = (
     "", "0", "1", "2", "8", "77", "007", "-1", "+1", " 1", "1_0", "2147483647", "2147483648", "9" * 18,
@@ -55,7 +57,13 @@ PAIRS = (
     "TRACE_ON\x01false\x02", "CLUSTER\x01c\x02", "name", "name\x01", "é\x01ü\x02", 'q\x01"quoted"\x02',
     "s\x01back\\slash\x02", "n\x01line\nbreak\x02", "X" * 300 + "\x01y\x02",
     "UNIQ_KEY\x01" + "k" * 300 + "\x02",
+    "__LITE_TOPIC\x01a\x02", "__LITE_TOPIC\x01b-1\x02", "__LITE_TOPIC\x01b$1\x02", "__LITE_TOPIC\x01\x02",
+    "__LITE_TOPIC\x01" + "n" * 65 + "\x02", "__LITE_TOPICS\x01a\x02", "__SHARDINGKEY\x01k\x02",
+    "INNER_MULTI_DISPATCH\x01d\x02", "INNER_MULTI_QUEUE_OFFSET\x017\x02",
 )  # fmt: skip
+
+
+LITE_NAMES = [f"__LITE_TOPIC\x01{name}\x02" for name in ("a", "b-1", "n" * 64)]
 
 
 def json_frame(code: int, fields: dict[str, str], body: bytes, opaque: int, flag: int, **more: Any) -> bytes:
@@ -113,12 +121,13 @@ def frames(draw: st.DrawFn) -> bytes:
     code, flag, opaque = draw(st.sampled_from([310, 320])), 0, draw(st.integers(0, 2**31 - 1))
     if code == 310:
         body = draw(st.sampled_from([b"x", b"hello" * 20, bytes(range(256)), b"z" * 20_000]))
+        if draw(st.booleans()):
+            fields |= LITE_FIELDS | {"i": KEY + draw(st.sampled_from(LITE_NAMES))}
     else:
         body = draw(batches())
         fields |= BATCH_FIELDS
-    fields["i"] = draw(
-        st.one_of(st.just(fields["i"]), st.lists(st.sampled_from(PAIRS), max_size=4).map("".join))
-    )
+    more_pairs = st.lists(st.sampled_from(PAIRS), max_size=4).map("".join)
+    fields["i"] = draw(st.one_of(st.just(fields["i"]), more_pairs, more_pairs.map(fields["i"].__add__)))
     for _ in range(draw(st.integers(0, 2))):
         match draw(st.integers(0, 8)):
             case 0 | 1 | 2:
@@ -207,11 +216,10 @@ async def started(root: Path, *, compiled_turn: bool, **store: Any) -> BrokerSer
     options = settings_of(root, {"flush": "async", **store}, compiled_turn=compiled_turn)
     broker = BrokerService(options, ClockAtRest(), rng=random.Random(7))
     await broker.start()
-    for topic in ("Plain", "Sentinel"):  # the compiled path knows a queue after its first message
-        for queue_id in range(4):
-            await exchange(
-                broker, json_frame(310, FIELDS | {"b": topic, "e": str(queue_id)}, b"first", 1, 0), ()
-            )
+    broker.graph.tables.topics.table.put(TopicConfig("LiteT", attributes={"message.type": "LITE"}))
+    for fields in (FIELDS, {**FIELDS, "b": "Sentinel"}, FIELDS | LITE_FIELDS):
+        for queue_id in range(4):  # the compiled path knows a queue after its first message
+            await exchange(broker, json_frame(310, fields | {"e": str(queue_id)}, b"first", 1, 0), ())
     return broker
 
 
@@ -229,6 +237,8 @@ def test_compiled_sends_store_and_respond_as_ordinary_ones(tmp_path: Path) -> No
         @example([json_frame(310, FIELDS, b"x", 5, 0)] * 12, [])
         @example([rocketmq_frame(310, FIELDS, b"x", 5, 0)] * 12, [10])
         @example([rocketmq_frame(310, FIELDS, b"x", 5, 2), json_frame(310, FIELDS, b"x", 5, 2)] * 6, [])
+        @example([json_frame(310, FIELDS | LITE_FIELDS, b"x", 5, 0)] * 12, [])
+        @example([rocketmq_frame(310, FIELDS | LITE_FIELDS, b"x", 5, 0)] * 12, [10])
         @example([json_frame(320, FIELDS | BATCH_FIELDS, BATCH, 5, 0)] * 12, [])
         @example([rocketmq_frame(320, FIELDS | BATCH_FIELDS, BATCH, 5, 0)] * 12, [10])
         @example([json_frame(code, FIELDS | BATCH_FIELDS, BATCH, 5, 0) for code in (310, 320) * 4], [])
@@ -243,9 +253,10 @@ def test_compiled_sends_store_and_respond_as_ordinary_ones(tmp_path: Path) -> No
         try:
             check()
             assert log_of(brokers[0]) == log_of(brokers[1])
-            puts = [each.graph.loop.stats.puts["Plain"] for each in brokers]
-            counts = [(each.messages, each.size_bytes, each.calls, each.sizes) for each in puts]
-            assert counts[0] == counts[1]
+            for topic in ("Plain", "LiteT"):
+                puts = [each.graph.loop.stats.puts[topic] for each in brokers]
+                counts = [(each.messages, each.size_bytes, each.calls, each.sizes) for each in puts]
+                assert counts[0] == counts[1]
             counters = [each.graph.loop.counters.responses for each in brokers]
             assert counters[0] == counters[1]
             assert taken(brokers[0]) > 100

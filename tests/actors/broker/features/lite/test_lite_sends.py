@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 
 from actors.wire.codes import RequestCode, ResponseCode
 from actors.wire.headers import ConsumerSendMsgBackHeader
+from store.commitlog.commit_log import CommitLog
 from store.message.batch import encode_batch
 from store.message.message import Message
 from store.message.topic_config import TopicConfig
@@ -140,7 +142,12 @@ def _full(*_: object) -> None:
     raise StoreError("the commit log cannot be written")
 
 
-def test_offsets_continue_after_a_restart(tmp_path: Path) -> None:
+def _no_space(*_: object) -> None:
+    raise OSError(errno.ENOSPC, "no space")
+
+
+@pytest.mark.parametrize("key", ["", KEY])
+def test_offsets_continue_after_a_restart(tmp_path: Path, key: str) -> None:
     settings = settings_of(tmp_path)
 
     async def story() -> None:
@@ -148,7 +155,7 @@ def test_offsets_continue_after_a_restart(tmp_path: Path) -> None:
             async with serving(settings) as peer:
                 create_topic(peer)
                 for number in range(3):
-                    assert await send(peer, "a", b"%d" % (first + number)) == 0
+                    assert await send(peer, "a", b"%d" % (first + number), more=key) == 0
                 assert [int(str(offset)) for _, offset in await places(peer)] == list(range(first + 3))
 
     run(story)
@@ -169,15 +176,40 @@ def test_dead_letter_is_not_in_its_lite_topic(tmp_path: Path) -> None:
     with_lite(story, tmp_path)
 
 
-def test_compiled_path_leaves_lite_messages_to_the_ordinary_one(tmp_path: Path) -> None:
+async def warmed_up(peer: Peer) -> int:
+    """Let the compiled path learn the queue; return how many sends it has taken."""
+    while not taken(peer.broker):
+        assert await send(peer, "warm-up", more=KEY) == 0
+    return taken(peer.broker)
+
+
+def test_lite_messages_take_the_compiled_path_with_the_offsets_of_the_other(tmp_path: Path) -> None:
     async def story(peer: Peer) -> None:
-        for _ in range(20):
-            await peer.send("Plain", queue_id=1, properties=KEY)
-        compiled = taken(peer.broker)
-        assert compiled
-        for _ in range(20):
+        compiled = await warmed_up(peer)
+        for number in range(10):
+            assert await send(peer, f"n{number // 4}", more=KEY) == 0
+            assert await send(peer, "a", more=KEY if number % 2 else "") == 0
+        assert taken(peer.broker) > compiled
+        stored = await places(peer)
+        assert [offset for name, offset in stored if name == "%LMQ%$LiteT$a"] == list(map(str, range(10)))
+        assert [offset for name, offset in stored if name == "%LMQ%$LiteT$n1"] == list("0123")
+        assert (await end_of(peer, "a"), await end_of(peer, "n1")) == (10, 4)
+
+    with_lite(story, tmp_path)
+
+
+def test_failed_append_on_the_compiled_path_leaves_no_gap(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def story(peer: Peer) -> None:
+        await warmed_up(peer)
+        assert await send(peer, "a", more=KEY) == 0
+        with monkeypatch.context() as patched:
+            patched.setattr(CommitLog, "write_at", _no_space)
+            assert (await peer.send("LiteT", b"x", 1, f"__LITE_TOPIC\x01a\x02{KEY}")).code != 0
+        for _ in range(2):
             assert await send(peer, "a", more=KEY) == 0
-        assert taken(peer.broker) == compiled
-        assert [offset for _, offset in await places(peer)] == [str(number) for number in range(20)]
+        stored = await places(peer)
+        assert [offset for name, offset in stored if name == "%LMQ%$LiteT$a"] == ["0", "1", "2"]
 
     with_lite(story, tmp_path)
