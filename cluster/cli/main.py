@@ -33,6 +33,7 @@ COMMANDS = {
     ),
     "logs": ("cluster.cli.operations.logs", "Show or follow the logs of all actors on all nodes."),
     "topic": ("cluster.cli.topics.topic", "Topics: list, create, describe, change, delete."),
+    "lite": ("cluster.cli.topics.lite", "Lite topics: list, describe, lag of groups, subscriptions."),
     "group": ("cluster.cli.groups.group", "Consumer groups: list, describe with lag, create, delete."),
     "user": ("cluster.cli.access.user", "Users of access control: list, create, change, delete."),
     "acl": ("cluster.cli.access.acl", "Policies of users: list, set, delete, import."),

@@ -20,6 +20,12 @@ Nameserver = Annotated[
         help="The cluster's nameservers.",
     ),
 ]
+Attributes = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--attribute", metavar="NAME=VALUE", help="Such as message.type=PRIORITY; repeat for several."
+    ),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Print what would be done, without doing it.")]
 Yes = Annotated[

@@ -75,9 +75,16 @@ class UnsubscribeLiteHeader(Header):
 
 
 class ParentTopicHeader(Header):
-    """Header of GET_PARENT_TOPIC_INFO (200075)."""
+    """Header of GET_PARENT_TOPIC_INFO (200075).
+
+    RayMQ's clients set `max_count`: the response then describes the first lite topics, in the order of their
+    names, with `match` in these, or the one of the name `lite_topic`.
+    """
 
     topic: Topic
+    match: Name = ""
+    lite_topic: Name = ""
+    max_count: Int = 0
 
 
 class LiteTopicHeader(Header):

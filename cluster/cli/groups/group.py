@@ -7,10 +7,10 @@ from typing import Annotated, Any
 
 import typer
 
-from cluster.cli.console import Failed, confirmed, open_admin
+from cluster.cli.console import Failed, confirmed, open_admin, parse_pairs
 from cluster.cli.groups.offset import PROGRESS_COLUMNS
 from cluster.cli.groups.offset import reset as reset_offsets
-from cluster.cli.options import NAMESERVER, AsJson, DryRun, Group, Nameserver, Yes, examples
+from cluster.cli.options import NAMESERVER, AsJson, Attributes, DryRun, Group, Nameserver, Yes, examples
 from cluster.views import clients, groups
 
 app = typer.Typer(no_args_is_help=True, help="Consumer groups: list, describe with lag, create, delete.")
@@ -64,7 +64,12 @@ def describe(
         out.line(f"{waiting}; dead letters: {found.dead_letters:,}")
 
 
-@app.command(epilog=examples("raymq group create billing", "raymq group create billing --max-retries 3"))
+@app.command(
+    epilog=examples(
+        "raymq group create billing --max-retries 3",
+        "raymq group create agents --attribute lite.bind.topic=chats",
+    )
+)
 def create(
     group: Group,
     max_retries: Annotated[
@@ -80,6 +85,7 @@ def create(
         bool | None,
         typer.Option("--broadcast/--no-broadcast", help="Allow broadcasting."),
     ] = None,
+    attributes: Attributes = None,
     nameserver: Nameserver = NAMESERVER,
     as_json: AsJson = False,
 ) -> None:
@@ -92,6 +98,7 @@ def create(
 
         before = admin.groups().get(group) or SubscriptionGroupConfig(group)
         given: dict[str, Any] = {
+            "attributes": before.attributes | parse_pairs(attributes or [], "--attribute"),
             "retry_max_times": max_retries,
             "consume_enable": enabled,
             "consume_broadcast_enable": broadcast,

@@ -18,6 +18,7 @@ from cluster.counted import counted
 from cluster.views.messages import place_of
 from cluster.views.offsets import parse_queue
 from store.common.text_file import without_mark
+from store.message.lite_topics import NAMES, is_valid_name
 
 if TYPE_CHECKING:
     from cluster.client import Message, Producer, SendResult
@@ -35,6 +36,18 @@ Priority = Annotated[
         min=0, show_default=False, help="Priority in a topic of type PRIORITY; larger ones are first."
     ),
 ]
+ShardingKey = Annotated[
+    str | None, typer.Option(help="Messages with the same sharding key go to one queue, in order.")
+]
+
+
+def _checked(lite_topic: str | None) -> str | None:
+    if lite_topic is not None and not is_valid_name(lite_topic):
+        raise typer.BadParameter(f"{lite_topic!r} is invalid: {NAMES}")
+    return lite_topic
+
+
+LiteTopic = Annotated[str | None, typer.Option(callback=_checked, help="Lite topic in a topic of type LITE.")]
 # Sends in flight before the command waits for the first one.
 IN_FLIGHT = 1000
 
@@ -60,9 +73,8 @@ def command(
     ] = None,
     delay_level: Annotated[int, typer.Option(min=0, help="Delay level, 1 to 18.")] = 0,
     priority: Priority = None,
-    sharding_key: Annotated[
-        str | None, typer.Option(help="Messages with the same sharding key go to one queue, in order.")
-    ] = None,
+    lite_topic: LiteTopic = None,
+    sharding_key: ShardingKey = None,
     queue: Annotated[str | None, typer.Option(metavar="BROKER:QUEUE", help="Send to this queue.")] = None,
     json_lines: Annotated[
         bool,
@@ -83,6 +95,7 @@ def command(
             "properties": parse_pairs(properties or [], "--property"),
             "delay_level": delay_level,
             "priority": priority,
+            "lite_topic": lite_topic,
         }
         where: dict[str, Any] = {
             "sharding_key": sharding_key,

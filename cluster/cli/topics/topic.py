@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from cluster.cli.console import confirmed, open_admin, parse_pairs
-from cluster.cli.options import NAMESERVER, AsJson, DryRun, Nameserver, Topic, Yes, examples
+from cluster.cli.options import NAMESERVER, AsJson, Attributes, DryRun, Nameserver, Topic, Yes, examples
 from cluster.counted import counted
 from cluster.views import topics
 
@@ -53,12 +53,7 @@ def create(
     order: Annotated[
         bool | None, typer.Option("--order/--no-order", help="Mark as an order topic.", show_default=False)
     ] = None,
-    attributes: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--attribute", metavar="NAME=VALUE", help="Such as message.type=PRIORITY; repeat for several."
-        ),
-    ] = None,
+    attributes: Attributes = None,
     brokers: Brokers = None,
     nameserver: Nameserver = NAMESERVER,
     as_json: AsJson = False,

@@ -65,6 +65,14 @@ class Admin(BlockingFace[aio.Admin]):
     clone_offsets = blocking(aio.Admin.clone_offsets)
     running_info = blocking(aio.Admin.running_info)
 
+    # ---- lite topics ---------------------------------------------------------------------------------------
+
+    lite_topics = blocking(aio.Admin.lite_topics)
+    lite_topic = blocking(aio.Admin.lite_topic)
+    lite_client = blocking(aio.Admin.lite_client)
+    lite_group = blocking(aio.Admin.lite_group)
+    dispatch_lite = blocking(aio.Admin.dispatch_lite)
+
     # ---- dead letters --------------------------------------------------------------------------------------
 
     dead_letter_counts = blocking(aio.Admin.dead_letter_counts)

@@ -21,6 +21,7 @@ from actors.wire.headers import (
 from actors.wire.raymq_requests import SplitsBody
 from cluster.client.admin.aio_access_admin import AccessAdmin
 from cluster.client.admin.aio_dlq_admin import DeadLetterAdmin
+from cluster.client.admin.aio_lite_admin import LiteAdmin
 from cluster.client.admin.aio_offset_admin import OffsetAdmin
 from cluster.client.admin.aio_raft_admin import RaftAdmin
 from cluster.client.errors import (
@@ -55,7 +56,7 @@ reads the first units of each queue from disk, which takes longer than the defau
 """
 
 
-class Admin(OffsetAdmin, DeadLetterAdmin, AccessAdmin, RaftAdmin):
+class Admin(OffsetAdmin, DeadLetterAdmin, AccessAdmin, RaftAdmin, LiteAdmin):
     """Admin client: inspects and changes topics, consumer groups, offsets and brokers of a cluster.
 
     async with Admin("127.0.0.1:9876") as admin:

@@ -152,6 +152,7 @@ def test_table_without_a_cluster_is_json_in_a_pipe(
 
 TABLES = [
     "topic list", "topic describe TOPIC", "topic stats TOPIC", "group list", "group describe GROUP",
+    "lite list TOPIC",
     "group members GROUP", "broker list", "broker describe a", "broker stats a BROKER_PUT_NUMS a",
     "broker config a", "offset show GROUP", "dlq list", "message query TOPIC --key k0",
     "message get TOPIC --queue a:0 --offset 0", "tail TOPIC --from first --no-follow", "top --once",

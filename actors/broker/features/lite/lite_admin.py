@@ -108,20 +108,34 @@ class LiteAdmin:
         header: ParentTopicHeader = context.header
         config = self._groups.topic(header.topic)
 
+        limit, match = min(max(header.max_count, 0), LISTED_MAX), header.match.casefold()
+
         def count() -> Steps:
-            names = 0
-            for names, _ in enumerate(self._index.names(header.topic), 1):
+            names, matches, found = 0, 0, list[str]()
+            for names, name in enumerate(self._index.names(header.topic), 1):
+                if limit and match in name.casefold():
+                    matches += 1
+                    found.append(name)
+                    if len(found) >= 2 * limit:
+                        found = sorted(found)[:limit]
                 if names % _NAMES_PER_STEP == 0:
                     yield
-            return _json(
-                {
-                    "topic": header.topic,
-                    "ttl": _expiration(config.attributes),
-                    "groups": self._groups.of_topic(header.topic),
-                    "lmqNum": len(self._index),
-                    "liteTopicCount": names,
-                }
-            )
+            groups = self._groups.of_topic(header.topic)
+            content: dict[str, Any] = {
+                "topic": header.topic,
+                "ttl": _expiration(config.attributes),
+                "groups": groups,
+                "lmqNum": len(self._index),
+                "liteTopicCount": names,
+            }
+            if limit:
+                rows = []
+                for name in [header.lite_topic] if header.lite_topic else sorted(found)[:limit]:
+                    rows.append(self._description(header.topic, name, groups))
+                    if len(rows) % _NAMES_PER_STEP == 0:
+                        yield
+                content |= {"matchCount": matches, "liteTopics": rows}
+            return _json(content)
 
         context.work(count())
 
@@ -185,6 +199,27 @@ class LiteAdmin:
             if client.group == header.group and header.client_id in ("", client.client_id):
                 self._sessions.events.refresh(client)
         return RemotingCommand.response()
+
+    def _description(self, topic: str, name: str, groups: Iterable[str]) -> dict[str, Any]:
+        """Return the offsets and times of a lite topic, and how far each group is behind that consumes it."""
+        subscribers = {
+            group: len(clients) for group, clients in self._sessions.subscriptions.groups_of(topic, name)
+        }
+        progress = []
+        for group in groups:
+            committed = self._tables.offsets.query(group, lmq_name(topic, name), 0)
+            if committed is not None or group in subscribers:
+                lag = self._lag(topic, name, committed or 0)
+                progress.append({"group": group, "subscribers": subscribers.get(group, 0)} | lag.to_json())
+        first = self._index.read(topic, name, 0, 1)
+        return {
+            "liteTopic": name,
+            "minOffset": self._index.min_offset(topic, name),
+            "maxOffset": self._index.max_offset(topic, name),
+            "firstUpdateTimestamp": first[0].stored_ms if first else UNKNOWN,
+            "lastUpdateTimestamp": self._index.last_store_time(topic, name) or UNKNOWN,
+            "groupProgress": progress,
+        }
 
     def _lag_of_topic(self, group: LiteGroup, name: str) -> dict[str, Any]:
         topic = group.topic
