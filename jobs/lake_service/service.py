@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
+from functools import partial
 from typing import Any
 
 from actors.host.descriptors import reserve_descriptors
@@ -16,6 +18,27 @@ from store.common.clock import NS_PER_MS, Clock
 from store.common.logs import get_logger
 
 _log = get_logger(__name__)
+
+OF_TABLES = (
+    ("behind_s", "s", "raymq_lake_behind_seconds", "Seconds since the table of a topic had all messages."),
+    ("rows", "", "raymq_lake_rows", "Rows of the table."),
+    ("files", "", "raymq_lake_files", "Files of the table."),
+    ("lost", "", "raymq_lake_lost_messages", "Messages that were deleted before the table had them."),
+    ("failures", "", "raymq_lake_failures", "Failed rounds of a topic since the last one that did not fail."),
+)
+OF_ROUNDS = (
+    ("rounds", "raymq_lake_rounds_total", "Rounds of all topics."),
+    (
+        "failed_rounds",
+        "raymq_lake_failed_rounds_total",
+        "Rounds that failed, those included that found no topics.",
+    ),
+    (
+        "failed_upkeeps",
+        "raymq_lake_failed_upkeeps_total",
+        "Compactions and expiries that failed, and are repeated after `upkeep_interval_s`.",
+    ),
+)
 
 
 class LakeService:
@@ -57,22 +80,12 @@ class LakeService:
 
     def details(self) -> dict[str, Any]:
         """Return what is known about each table; what is unknown is None."""
-        problems = [f"{topic}: {each.problem}" for topic, each in self._tables() if each.problem]
-        return {
-            "problem": self._rounds.problem or "; ".join(problems),
-            "tables": {
-                topic: {
-                    "behind_s": each.behind_s(self._clock.monotonic_ns()),
-                    "rows": each.rows,
-                    "files": each.files,
-                    "snapshot": each.snapshot,
-                    "lost": each.lost,
-                    "failures": each.failures,
-                    "problem": each.problem,
-                }
-                for topic, each in self._tables()
-            },
-        }
+        tables, problems = {}, []
+        for topic, each in self._tables():
+            tables[topic] = asdict(each) | {"behind_s": each.behind_s(self._clock.monotonic_ns())}
+            del tables[topic]["caught_up_ns"]
+            problems += [f"{topic}: {each.problem}"] if each.problem else []
+        return {"problem": self._rounds.problem or "; ".join(problems), "tables": tables}
 
     async def _run(self) -> None:
         loop = asyncio.get_running_loop()
@@ -95,52 +108,17 @@ class LakeService:
         return sorted(dict(self._rounds.tables).items())
 
     def _figures(self) -> tuple[Figure, ...]:
-        def of_tables(value: Callable[[TableProgress], float | None]) -> Callable[[], Iterator[Sample]]:
-            def samples() -> Iterator[Sample]:
-                found = ((topic, value(each)) for topic, each in self._tables())
-                return (Sample((topic,), known) for topic, known in found if known is not None)
+        def samples(name: str) -> Iterator[Sample]:
+            found = ((topic, each[name]) for topic, each in self.details()["tables"].items())
+            return (Sample((topic,), known) for topic, known in found if known is not None)
 
-            return samples
-
-        topic = ("topic",)
         return (
-            Figure(
-                "behind_s", Kind.GAUGE, "s",
-                of_tables(lambda each: each.behind_s(self._clock.monotonic_ns())),
-                "Seconds since the table of a topic had all messages.", topic,
-                metric="raymq_lake_behind_seconds",
+            *(
+                Figure(name, Kind.GAUGE, unit, partial(samples, name), text, ("topic",), metric=metric)
+                for name, unit, metric, text in OF_TABLES
             ),
-            Figure(
-                "rows", Kind.GAUGE, "", of_tables(lambda each: each.rows), "Rows of the table.", topic,
-                metric="raymq_lake_rows",
+            *(
+                Figure(name, Kind.COUNTER, "", partial(getattr, self._rounds, name), text, metric=metric)
+                for name, metric, text in OF_ROUNDS
             ),
-            Figure(
-                "files", Kind.GAUGE, "", of_tables(lambda each: each.files), "Files of the table.",
-                topic,
-                metric="raymq_lake_files",
-            ),
-            Figure(
-                "lost", Kind.GAUGE, "", of_tables(lambda each: each.lost),
-                "Messages that were deleted before the table had them.", topic,
-                metric="raymq_lake_lost_messages",
-            ),
-            Figure(
-                "failures", Kind.GAUGE, "", of_tables(lambda each: each.failures),
-                "Failed rounds of a topic since the last one that did not fail.", topic,
-                metric="raymq_lake_failures",
-            ),
-            Figure(
-                "rounds", Kind.COUNTER, "", lambda: self._rounds.rounds, "Rounds of all topics.",
-                metric="raymq_lake_rounds_total",
-            ),
-            Figure(
-                "failed_rounds", Kind.COUNTER, "", lambda: self._rounds.failed_rounds,
-                "Rounds that failed, those included that found no topics.",
-                metric="raymq_lake_failed_rounds_total",
-            ),
-            Figure(
-                "failed_upkeeps", Kind.COUNTER, "", lambda: self._rounds.failed_upkeeps,
-                "Compactions and expiries that failed, and are repeated after `upkeep_interval_s`.",
-                metric="raymq_lake_failed_upkeeps_total",
-            ),
-        )  # fmt: skip
+        )
