@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 from pyarrow.fs import FileSelector, FileType
-from pyiceberg.io.pyarrow import PyArrowFileIO
+from pyiceberg.expressions import AlwaysTrue
+from pyiceberg.io.pyarrow import ArrowScan, PyArrowFileIO
 from pyiceberg.manifest import DataFile
+from pyiceberg.table import FileScanTask
 
 from jobs.job_errors import CommitConflict
 from jobs.lake.catalogs import lake_errors
@@ -29,7 +29,6 @@ SNAPSHOTS_KEPT_MIN = 10
 ORPHANS_KEPT = timedelta(days=1)
 
 _BY_OFFSET = [("broker", "ascending"), ("queue", "ascending"), ("offset", "ascending")]
-_FIELD_ID = b"PARQUET:field_id"
 
 
 @dataclass(frozen=True)
@@ -60,16 +59,15 @@ def compact(table: LakeTable, files_min: int = FILES_MIN, groups_max: int = GROU
     replaced, written, rows = list[DataFile](), list[str](), 0
     try:
         for group in groups:
-            with lake_errors(f"the table {table.name}"):
-                parts = [_read(table, each) for each in group]
-            if any(each is None for each in parts):
-                continue
-            with DayFiles(FilesOf.table(table)) as files:
-                for batch in pa.concat_tables(parts).sort_by(_BY_OFFSET).combine_chunks().to_batches():
+            with lake_errors(f"the table {table.name}"), DayFiles(FilesOf.table(table)) as files:
+                iceberg = table.iceberg
+                scan = ArrowScan(iceberg.metadata, table.io, iceberg.schema(), AlwaysTrue())
+                found = scan.to_table(group).cast(table.arrow_schema).sort_by(_BY_OFFSET)
+                for batch in found.combine_chunks().to_batches():
                     files.write(batch)
                 result = files.close()
             written, rows = [*written, *result.files], rows + result.rows
-            replaced += group
+            replaced += [each.file for each in group]
         if replaced:
             table.commit(written, state.offsets, state.gaps, state, replaced)
     except CommitConflict:
@@ -78,38 +76,23 @@ def compact(table: LakeTable, files_min: int = FILES_MIN, groups_max: int = GROU
     return Compaction(table.topic, len(replaced), len(written), rows)
 
 
-def _small_files(table: LakeTable, files_min: int) -> Iterator[tuple[DataFile, ...]]:
+def _small_files(table: LakeTable, files_min: int) -> Iterator[tuple[FileScanTask, ...]]:
     """Yield groups of small files of a day whose rows fit into one file and into memory."""
-    by_day: dict[Any, list[DataFile]] = {}
+    by_day: dict[Any, list[FileScanTask]] = {}
     for task in table.iceberg.scan().plan_files():
         file = task.file
         # Files from which another tool deleted rows are left to that tool.
         if not task.delete_files and file.file_size_in_bytes < SMALL_BYTES:
-            by_day.setdefault((file.spec_id, file.partition[0]), []).append(file)
-    for files in by_day.values():
-        if len(files) >= files_min:
-            groups = join_small(sorted(files, key=table.oldest_row), _share_of_group, 1.0)
+            by_day.setdefault((file.spec_id, file.partition[0]), []).append(task)
+    for tasks in by_day.values():
+        if len(tasks) >= files_min:
+            tasks.sort(key=lambda each: table.oldest_row(each.file))
+            groups = join_small(tasks, _share_of_group, 1.0)
             yield from (each for each in groups if len(each) > 1)
 
 
-def _share_of_group(file: DataFile) -> float:
-    return max(file.record_count / GROUP_ROWS_MAX, file.file_size_in_bytes / FILE_BYTES)
-
-
-def _read(table: LakeTable, file: DataFile) -> pa.Table | None:
-    """Return the rows of a file with the table's present columns; None if its columns have no ids."""
-    with table.io.new_input(file.file_path).open() as stream:
-        found = pq.ParquetFile(stream).read()
-    by_id = {(each.metadata or {}).get(_FIELD_ID): each.name for each in found.schema}
-    if None in by_id:
-        return None
-    columns = [
-        found[by_id[identity]].cast(each.type)
-        if (identity := each.metadata[_FIELD_ID]) in by_id
-        else pa.nulls(found.num_rows, each.type)
-        for each in table.arrow_schema
-    ]
-    return pa.table(columns, schema=table.arrow_schema)
+def _share_of_group(task: FileScanTask) -> float:
+    return max(task.file.record_count / GROUP_ROWS_MAX, task.file.file_size_in_bytes / FILE_BYTES)
 
 
 def expire(
