@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -25,12 +27,12 @@ from jobs.console import (
     print_result,
     progress_bar,
 )
+from jobs.reading.options.lake_options import NAMESPACE, WAREHOUSE
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
 
     from jobs.lake.lake_table import LakeTable
-    from jobs.lake.round import Engine
     from jobs.reading.splits import QueueState
 
 app = typer.Typer(no_args_is_help=True, help="Iceberg tables of topics: status, backfill, upkeep, drop.")
@@ -79,7 +81,6 @@ AvroSchema = Annotated[
         show_default=False,
     ),
 ]
-WAREHOUSE, NAMESPACE = "lake", "raymq"
 
 
 @contextmanager
@@ -169,7 +170,6 @@ def _queues(nameserver: str | None, topic: str) -> Sequence[QueueState] | None:
 @app.command(
     epilog=job_examples(
         "raymq lake backfill orders",
-        "raymq lake backfill orders --engine ray",
         "raymq lake backfill orders --store /backup/broker-a-0",
         "raymq lake backfill orders --schema 'id BIGINT, name STRING' --format json",
     )
@@ -180,10 +180,6 @@ def backfill(
         Path | None,
         typer.Option(help="Read the store in this directory, which no broker serves.", show_default=False),
     ] = None,
-    engine: Annotated[
-        Literal["local", "ray", "spark"],
-        typer.Option(help="What writes the files: this process, Ray tasks on the brokers' nodes, or Spark."),
-    ] = "local",
     schema: BodySchema = None,
     body_format: BodyFormat = "json",
     avro_schema: AvroSchema = None,
@@ -208,19 +204,15 @@ def backfill(
         from jobs.lake.round import RoundOptions, stored_queues
         from jobs.reading.describe import describe_topic
 
-        if store is None:
-            find: Callable[[], Sequence[QueueState]] = lambda: describe_topic(nameserver, topic)  # noqa: E731
-        else:
-            find = lambda: stored_queues(store, topic)  # noqa: E731
+        queues = partial(describe_topic, nameserver) if store is None else partial(stored_queues, store)
+        find = partial(queues, topic)
         find()  # a topic that does not exist gets no table
         options = RoundOptions(
             has_broker=store is None, accept_loss=accept_loss, messages_max=BACKFILL_MESSAGES
         )
-        avro = avro_schema.read_text() if avro_schema else ""
-        bodies = bodies_of(schema, body_format, avro)
+        bodies = bodies_of(schema, body_format, avro_schema.read_text() if avro_schema else "")
         table = LakeTable.create(opened, namespace, topic, bodies=bodies)
-        with _engine(engine) as chosen:
-            result = _write_all(table, find, chosen, options, progress)
+        result = _write_all(table, find, options, progress)
     if as_json:
         typer.echo(json.dumps(result))
         return
@@ -241,53 +233,26 @@ BACKFILL_MESSAGES = 5_000_000
 def _write_all(
     table: LakeTable,
     find: Callable[[], Sequence[QueueState]],
-    engine: Engine,
     options: Any,
     progress: Callable[[int, int], None],
 ) -> dict[str, Any]:
     """Run rounds until the table has all messages that the topic had at the beginning."""
     from jobs.lake.round import write_round
 
-    rows = files = lost = errors = 0
+    totals = Counter(rows=0, files=0, errors=0, lost=0)
     while True:
-        result = write_round(table, find, engine, options)
-        rows, files = rows + result.rows, files + result.files
-        lost += sum(each.end - each.begin for each in result.gaps)
-        errors += result.errors
-        progress(rows, rows + result.remaining)
+        result = write_round(table, find, options=options)
+        lost = sum(each.end - each.begin for each in result.gaps)
+        totals.update(rows=result.rows, files=result.files, errors=result.errors, lost=lost)
+        progress(totals["rows"], totals["rows"] + result.remaining)
         if not result.remaining:
             ahead = [f"{each.broker_name}/{each.queue_id}" for each in result.ahead]
-            counts = {"rows": rows, "files": files, "errors": errors, "lost": lost}
-            return {"topic": table.topic, **counts, "ahead": ahead}
+            return {"topic": table.topic, **totals, "ahead": ahead}
 
 
-@contextmanager
-def _engine(name: str) -> Iterator[Engine]:
-    from jobs.lake.round import ThreadEngine
-
-    if name == "local":
-        yield ThreadEngine()
-        return
-    import ray
-
-    from jobs.job_errors import JobError
-    from jobs.lake_service.engines import RayEngine, SparkEngine
-
-    try:
-        # as for `ray job submit`: the address and the token of the environment
-        ray.init(address="auto", log_to_driver=False, logging_level="ERROR")
-    except ConnectionError as error:
-        raise JobError(f"--engine {name} needs a running Ray cluster: {error}") from error
-    try:
-        if name == "ray":
-            yield RayEngine()
-            return
-        from jobs.spark.session import raydp_session
-
-        with raydp_session("raymq-lake") as spark:
-            yield SparkEngine(spark)
-    finally:
-        ray.shutdown()
+def _print_rows(rows: Sequence[Mapping[str, Any]], layout: str, *, as_json: bool) -> None:
+    for line in [json.dumps(rows)] if as_json else [layout.format(**each) for each in rows]:
+        typer.echo(line)
 
 
 @app.command(epilog=job_examples("raymq lake compact", "raymq lake compact orders"))
@@ -305,14 +270,10 @@ def compact(
     with _lake(warehouse, catalog, namespace) as opened:
         from jobs.lake import upkeep
 
-        found = [upkeep.compact(each, files_min=2) for each in _tables(opened, namespace, topics)]
-    if as_json:
-        typer.echo(json.dumps([asdict(each) for each in found]))
-        return
-    for each in found:
-        typer.echo(
-            f"{each.topic}: {each.files_before} files became {each.files_after}, with {each.rows:,} rows"
-        )
+        tables = _tables(opened, namespace, topics)
+        found = [asdict(upkeep.compact(each, files_min=2)) for each in tables]
+    line = "{topic}: {files_before} files became {files_after}, with {rows:,} rows"
+    _print_rows(found, line, as_json=as_json)
 
 
 @app.command(epilog=job_examples("raymq lake expire", "raymq lake expire orders --older-than-h 1"))
@@ -339,11 +300,7 @@ def expire(
             }
             for each in _tables(opened, namespace, topics)
         ]
-    if as_json:
-        typer.echo(json.dumps(found))
-        return
-    for each in found:
-        typer.echo(f"{each['topic']}: removed {each['snapshots']} snapshots and {each['files']} files")
+    _print_rows(found, "{topic}: removed {snapshots} snapshots and {files} files", as_json=as_json)
 
 
 @app.command(epilog=job_examples("raymq lake restore orders --to orders-2025"))
