@@ -15,11 +15,13 @@ from typing import Any
 import pytest
 import yaml
 
-from actors.wire.signing import write_credentials
+from actors.wire.signing import Credentials, write_credentials
 from cluster.client import ConsumerConfig, Producer, ProducerConfig, PullConsumer, PushConsumer, TlsConfig
 from cluster.client.errors import ClientError
 from cluster.control.session.environment import make_token
 from cluster.control.session.ray_head import stop_head
+from jobs.lake.catalogs import LakeSettings, open_catalog
+from jobs.lake.lake_table import LakeTable
 from tests.actors.broker.core.auth.access_peers import INNER
 from tests.certificates import Authority
 from tests.checkers import Recorder, assert_consistent
@@ -70,6 +72,14 @@ class Secured:
             "replicas": 2, "replication": "sync", "in_sync_replicas": 2, "replicas_on_one_node": True,
         }  # fmt: skip
         self.file.write_text(yaml.safe_dump(topology))
+
+    def add_lake(self) -> Path:
+        """Add a lake that reads as a user of its own; return the file of its keys."""
+        keys = self.home / "lake.key"
+        topology = self.topology()
+        topology["lakes"] = [{"topics": ["orders"], "freshness_s": 0.5, "credentials_file": str(keys)}]
+        self.file.write_text(yaml.safe_dump(topology))
+        return keys
 
     def status(self) -> dict[str, dict[str, Any]]:
         """Return the status of each actor by name."""
@@ -148,6 +158,29 @@ def test_secured_cluster_on_ray_sends_consumes_and_shows_its_status(secured: Sec
     shown = secured.run("status", str(secured.file)) + secured.run("user", "list", "--json")
     assert "alice" in shown
     assert SECRET not in shown
+    secured.run("down", str(secured.file))
+
+
+def test_lake_reads_a_secured_cluster_as_its_own_user(secured: Secured) -> None:
+    write_credentials(secured.add_lake(), Credentials("lake", SECRET))
+    secured.run("up", str(secured.file))
+    shared = secured.create_user(queues=1)
+    with Producer(config=ProducerConfig(send_timeout_ms=TIMEOUT_MS, **shared)) as producer:
+        for number in range(3):
+            producer.send("orders", b"%d" % number)
+    secured.run("user", "create", "lake", "--secret-file", "-", given=SECRET)
+
+    refused = "User:lake has no permission"
+    eventually(lambda: refused in secured.run("logs", "lake-0", "-t", str(secured.file)), "a refused round")
+    groups = "Group:raymq-lake-0", "Group:RAYMQ_BULK_READER"
+    resources = [part for each in ("Topic:orders", *groups) for part in ("-r", each)]
+    secured.run("acl", "set", "lake", *resources, "-a", "Sub")
+    catalog = open_catalog(LakeSettings(str(secured.home / "lake")))
+    eventually(lambda: (table := LakeTable.find(catalog, "raymq", "orders")) and table.state().offsets)
+    table = LakeTable.find(catalog, "raymq", "orders")
+    assert table is not None
+    assert sorted(table.iceberg.scan().to_arrow()["body"].to_pylist()) == [b"0", b"1", b"2"]
+    assert secured.status()["lake-0"]["details"]["problem"] == ""
     secured.run("down", str(secured.file))
 
 
