@@ -20,7 +20,7 @@ from actors.wire.codes import ResponseCode, request_name
 from actors.wire.remoting_errors import Refused
 from actors.wire.signing import ACCESS_KEY, ON_BEHALF_OF, ON_BEHALF_OF_SOURCE, Signer
 from actors.wire.targets import EVERY, Action, Resource, Target
-from store.message.validate import DLQ_TOPIC_PREFIX, RETRY_TOPIC_PREFIX
+from store.message.validate import DLQ_TOPIC_PREFIX, RETRY_TOPIC_PREFIX, lite_topic_of
 
 _OF_GROUP: Final = (RETRY_TOPIC_PREFIX, DLQ_TOPIC_PREFIX)
 _PORT_BYTES: Final = 4
@@ -208,7 +208,8 @@ class Authorization:
             # dead letters are in the same messages, and its members produce them.
             action = Action.SUB if action is Action.PUB else action
             return Target(Resource.GROUP, name[name.index("%", 1) + 1 :], action)
-        return target
+        lite = lite_topic_of(name)
+        return target if lite is None else target._replace(name=lite[0])
 
 
 def source_of(context: RequestContext) -> Address:

@@ -120,6 +120,7 @@ class PullMessageHeader(Header):
     expression_type: Name = "TAG"
     subscription: FrameText | None = None
     max_msg_bytes: Long | None = None
+    lite_topic: FrameText | None = None
 
     @classmethod
     def from_ext(cls, ext: Mapping[str, str]) -> Self:
@@ -143,6 +144,7 @@ class PullMessageHeader(Header):
                 kind,
                 subscription,
                 None if limit is None else int(limit),
+                get("liteTopic"),
             )
         except KeyError as error:
             raise missing_field(error.args[0]) from None

@@ -34,11 +34,18 @@ SYSTEM_GROUPS = frozenset(
 )
 
 _NAME = re.compile(r"[%|a-zA-Z0-9_-]+\Z")
+_LITE_QUEUE = re.compile(rf"{LMQ_TOPIC_PREFIX}\$([^$]+)\$([a-zA-Z0-9_-]{{1,64}})")
 
 
 def is_system_group(name: str) -> bool:
     """Return True for groups of RocketMQ's own tools and services."""
     return name in SYSTEM_GROUPS or name.startswith(SYSTEM_GROUP_PREFIX)
+
+
+def lite_topic_of(name: str) -> tuple[str, str] | None:
+    """Return topic and name of the lite topic with the queue `%LMQ%$topic$name`; None for other names."""
+    found = _LITE_QUEUE.fullmatch(name) if name.startswith(LMQ_TOPIC_PREFIX) else None
+    return None if found is None else (found[1], found[2])
 
 
 def check_topic(topic: str) -> None:

@@ -7,6 +7,8 @@ from store.common.clock import Clock
 from store.consumequeue.readable_queue import ReadableQueue
 from store.consumequeue.unit import UNIT, Unit
 from store.disk.residency import Residency
+from store.lite.lite_index import LiteIndex
+from store.lite.lite_queue import LiteQueue, lite_queue_of
 from store.reading.message_filter import MATCH_ALL, MessageFilter
 from store.reading.message_reader import GetMessageResult, MessageReader
 from store.reading.queries import (
@@ -39,6 +41,7 @@ class ReadableStore:
         self._parts = parts
         self._log = parts.log
         self._queues = parts.queues
+        self.lite_index: LiteIndex | None = parts.lite_index
         self._reader = MessageReader(parts.log, clock)
 
     def spare_descriptors(self) -> int:
@@ -61,12 +64,16 @@ class ReadableStore:
     ) -> GetMessageResult:
         """Read messages of a queue from queue offset `offset` on; see `MessageReader.read`."""
         queue = self._find(topic, queue_id)
+        if isinstance(queue, LiteQueue):
+            return queue.read(self._log, offset, max_messages, max_bytes, wanted)
         return self._reader.read(queue, offset, max_messages, max_bytes, wanted)
 
     def _find(self, topic: str, queue_id: int) -> ReadableQueue | None:
         """Return a queue, or None; its first offset is corrected if log files have been deleted."""
         queue = self._queues.find(topic, queue_id)
-        if queue is not None and self.retention.has_stale_queues:
+        if queue is None:
+            return lite_queue_of(topic, queue_id, self.lite_index)
+        if self.retention.has_stale_queues:
             self.retention.correct(queue)
         return queue
 
@@ -118,14 +125,15 @@ class ReadableStore:
         """
         queue = self._queues.find(topic, queue_id)
         if queue is None:
-            return None
+            lite = lite_queue_of(topic, queue_id, self.lite_index)
+            return None if lite is None else lite.min_offset
         if self.retention.has_stale_queues:
             self.retention.correct_if_resident(queue)
         return queue.min_offset
 
     def max_offset(self, topic: str, queue_id: int) -> int:
         """Return the queue offset after the last message that can be read; 0 if the queue does not exist."""
-        queue = self._queues.find(topic, queue_id)
+        queue = self._queues.find(topic, queue_id) or lite_queue_of(topic, queue_id, self.lite_index)
         return queue.next_offset if queue is not None else 0
 
     def max_offsets(self, topic: str, queues: int) -> list[int]:

@@ -23,6 +23,7 @@ from store.dispatch.saved_sink import SINKS, SavedSink, drop_lost_states
 from store.dispatch.sink import DispatchSink
 from store.index.index_file import IndexSnapshot
 from store.index.index_service import IndexService
+from store.lite.lite_index import LiteIndex
 from store.recovery.checkpoint import StoreCheckpoint
 from store.recovery.scan_ahead import ScanAhead
 from store.recovery.summary import DerivedSummary, read_summary
@@ -79,6 +80,11 @@ class StoreParts:
     def saved_sinks(self) -> Sequence[SavedSink]:
         """The sinks with a state that outlives the process."""
         return [sink for sink in self.sinks if isinstance(sink, SavedSink)]
+
+    @property
+    def lite_index(self) -> LiteIndex | None:
+        """The index of lite topics; None if the store was opened without it."""
+        return next((sink for sink in self.sinks if isinstance(sink, LiteIndex)), None)
 
     def rewind(self, root: Path, store_id: str, offset: int) -> None:
         """Drop what the sinks have of records from a CommitLog offset on. Raises OSError, StoreError."""

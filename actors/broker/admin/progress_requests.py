@@ -116,8 +116,9 @@ class ProgressRequests:
     def consume_stats(self, context: RequestContext) -> None:
         """Handle GET_CONSUME_STATS: return a group's progress in each queue of its topics."""
         header: ConsumeStatsHeader = context.header
-        topics = header.topics or self._visible(context, self._progress.topics_of(header.consumer_group))
-        context.spawn(self._consume_stats(header.consumer_group, topics))
+        group = header.consumer_group
+        known = (*self._progress.topics_of(group), *self._tables.offsets.lite_topics_of(group))
+        context.spawn(self._consume_stats(group, header.topics or self._visible(context, known)))
 
     def broker_consume_stats(self, context: RequestContext) -> None:
         """Handle GET_BROKER_CONSUME_STATS: return the progress of all groups."""

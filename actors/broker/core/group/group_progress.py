@@ -29,11 +29,12 @@ from collections.abc import Iterable
 
 from actors.broker.broker_settings import BrokerSettings
 from actors.broker.core.group.clients import Clients
+from actors.broker.core.metadata.attributes import LITE_BIND_TOPIC
 from actors.broker.core.metadata.tables import BrokerTables
 from actors.transport.connection import Connection
 from actors.wire.bodies.groups import BROADCASTING, CONSUME_POP
 from store.message.pop_records import RETRY_V1, RETRY_V2, pop_retry_topic
-from store.message.validate import RETRY_TOPIC_PREFIX
+from store.message.validate import LMQ_TOPIC_PREFIX, RETRY_TOPIC_PREFIX
 from store.message_store import MessageStore
 
 FROM_FIRST = "CONSUME_FROM_FIRST_OFFSET"
@@ -53,6 +54,7 @@ class GroupProgress:
         self._settings = settings
         self._store = store
         self._topics = tables.topics
+        self._groups = tables.groups
         self._offsets = tables.offsets
         self._clients = clients
 
@@ -70,8 +72,12 @@ class GroupProgress:
         return {group: self._existing(group, topics) for group, topics in sorted(found.items())}
 
     def may_consume(self, group: str, topic: str) -> bool:
-        """Return False if the online members subscribe to topics, but not to this one. Retries count."""
-        return topic.startswith(RETRY_TOPIC_PREFIX) or self._clients.may_consume(group, topic)
+        """Return False if the online members subscribe to topics, but not to this one.
+
+        Retries and lite topics count.
+        """
+        own = (RETRY_TOPIC_PREFIX, LMQ_TOPIC_PREFIX)
+        return topic.startswith(own) or self._clients.may_consume(group, topic)
 
     def keeps_offsets(self, group: str) -> bool:
         """Return False for a group whose members broadcast: each of them keeps its offsets itself."""
@@ -128,7 +134,8 @@ class GroupProgress:
             return []
         online = self._clients.group(group)
         found = {each for each in consumed if self.may_consume(group, each)}
-        if online is not None:
+        config = self._groups.table.groups.get(group)
+        if online is not None and (config is None or LITE_BIND_TOPIC not in config.attributes):
             found |= online.subscriptions.keys()
         for topic in tuple(found):
             found |= {pop_retry_topic(group, topic, kind) for kind in (RETRY_V1, RETRY_V2)}
@@ -138,7 +145,7 @@ class GroupProgress:
 
     def _holds(self, topic: str, consumed: Iterable[str]) -> bool:
         """Return True if a topic exists; a retry topic that never had a message is left out."""
-        config = self._topics.find(topic)
+        config = self._topics.table.topics.get(topic)
         if config is None or topic in consumed or not topic.startswith(RETRY_TOPIC_PREFIX):
             return config is not None
         return any(self._store.max_offsets(topic, config.read_queue_nums))

@@ -18,6 +18,7 @@ from actors.wire.headers import OffsetResponse, QueryConsumerOffsetHeader, Updat
 from actors.wire.raymq_requests import CommitOffsetsBody, CommitOffsetsReply, RefusedCommit
 from actors.wire.remoting_errors import Refused
 from actors.wire.targets import Action, DecodedRequest, Resource, Target, each_of, on_group, on_topic
+from store.message.validate import lite_topic_of
 from store.message_store import MessageStore
 
 COMMITS_PER_STEP = 200
@@ -85,7 +86,7 @@ class OffsetRequests:
         found = self._topics.find(topic)
         if found is None:
             return False
-        count = max(found.read_queue_nums, found.write_queue_nums)
+        count = 0 if lite_topic_of(topic) else max(found.read_queue_nums, found.write_queue_nums)
         return 0 <= queue_id < count or self._store.max_offset(topic, queue_id) > 0
 
     def _check(self, group: str, topic: str, queue_id: int, offset: int) -> None:

@@ -21,6 +21,7 @@ from actors.wire.codes import ResponseCode
 from actors.wire.header import I32_MAX, I64_MAX
 from actors.wire.raymq_requests import OffsetCommit, RefusedCommit
 from actors.wire.remoting_errors import Refused
+from store.message.validate import lite_topic_of
 from store.metadata import ConsumerOffsetTable
 
 CONSUMED: Final = Bound(
@@ -216,6 +217,10 @@ class ConsumerOffsets:
         """Return the topics in which a group has committed offsets, sorted."""
         suffix = f"@{group}"
         return sorted(key.removesuffix(suffix) for key in self.table.offsets if key.endswith(suffix))
+
+    def lite_topics_of(self, group: str) -> list[str]:
+        """Return the light message queues of the lite topics in which a group has committed offsets."""
+        return [topic for topic in self.topics_of(group) if lite_topic_of(topic)]
 
     def groups_of(self, topic: str) -> list[str]:
         """Return the groups that have committed offsets in a topic, sorted."""

@@ -10,7 +10,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from actors.broker.broker_settings import BrokerSettings
-from actors.broker.core.metadata.attributes import TOPIC_ATTRIBUTES, apply_attribute_changes
+from actors.broker.core.metadata.attributes import TOPIC_ATTRIBUTES, apply_attribute_changes, is_lite_topic
 from actors.wire.bodies.routes import PERM_INHERIT, PERM_READ, PERM_WRITE
 from actors.wire.codes import ResponseCode
 from actors.wire.remoting_errors import Refused
@@ -18,7 +18,13 @@ from store.common.logs import get_logger
 from store.message.message import MessageExt
 from store.message.message_queue import MessageQueue
 from store.message.topic_config import TopicConfig
-from store.message.validate import DLQ_TOPIC_PREFIX, LMQ_TOPIC_PREFIX, RETRY_TOPIC_PREFIX, check_topic
+from store.message.validate import (
+    DLQ_TOPIC_PREFIX,
+    LMQ_TOPIC_PREFIX,
+    RETRY_TOPIC_PREFIX,
+    check_topic,
+    lite_topic_of,
+)
 from store.metadata import TopicConfigTable
 from store.metadata.pieces import changed_names
 from store.store_errors import MessageInvalid
@@ -48,22 +54,6 @@ REVIVE_QUEUES = 8
 """Queues of the revive topic (RocketMQ's reviveQueueNum)."""
 TRACE_TOPIC = "RMQ_SYS_TRACE_TOPIC"
 CHECKPOINT_TOPIC = "CHECKPOINT_TOPIC"
-# RocketMQ's system topics (TopicValidator); this broker does not create all of them.
-KNOWN_SYSTEM_TOPICS = frozenset(
-    {
-        DEFAULT_TOPIC,
-        BENCHMARK_TOPIC,
-        SCHEDULE_TOPIC,
-        SELF_TEST_TOPIC,
-        OFFSET_MOVED_TOPIC,
-        TRANSACTION_HALF_TOPIC,
-        TRANSACTION_OP_TOPIC,
-        TRANSACTION_CHECK_MAX_TOPIC,
-        TRACE_TOPIC,
-        CHECKPOINT_TOPIC,
-    }
-)
-
 _NOT_FOR_SENDERS = frozenset(
     {
         SCHEDULE_TOPIC,
@@ -75,6 +65,8 @@ _NOT_FOR_SENDERS = frozenset(
         CHECKPOINT_TOPIC,
     }
 )
+KNOWN_SYSTEM_TOPICS = _NOT_FOR_SENDERS | {DEFAULT_TOPIC, BENCHMARK_TOPIC, TRACE_TOPIC}
+"""RocketMQ's system topics (TopicValidator); this broker does not create all of them."""
 
 
 def is_broker_only(name: str) -> bool:
@@ -177,12 +169,20 @@ class Topics:
                 table.put(topic)
 
     def find(self, name: str) -> TopicConfig | None:
-        """Return the topic's settings, or None if it does not exist."""
-        return self.table.topics.get(name)
+        """Return the topic's settings, or None if it does not exist.
+
+        As in RocketMQ, the light message queue of a lite topic is a topic with one queue.
+        """
+        topic = self.table.topics.get(name)
+        if topic is None and (lite := lite_topic_of(name)) is not None:
+            parent = self.table.topics.get(lite[0])
+            if parent is not None and is_lite_topic(parent):
+                return _topic(name, 1, parent.perm)
+        return topic
 
     def get(self, name: str) -> TopicConfig:
         """Return the topic's settings. Raises Refused (TOPIC_NOT_EXIST)."""
-        topic = self.table.topics.get(name)
+        topic = self.find(name)
         if topic is None:
             raise Refused(
                 ResponseCode.TOPIC_NOT_EXIST,
@@ -371,7 +371,7 @@ class Topics:
     def mark_ordered(self, names: Iterable[str]) -> None:
         """Mark topics as ordered. The names come from a nameserver's order configuration, as in RocketMQ."""
         for name in names:
-            topic = self.find(name)
+            topic = self.table.topics.get(name)
             if topic is not None and not topic.order:
                 self._put(replace(topic, order=True))
 
@@ -480,12 +480,11 @@ class Topics:
 
 
 def _check_kind(name: str) -> None:
-    """Raise Refused for a light message queue (LMQ), because a store with such queues is not supported."""
+    """Raise Refused for a light message queue (LMQ), which exists as a lite topic only."""
     if name.startswith(LMQ_TOPIC_PREFIX):
         raise Refused(
             ResponseCode.INVALID_PARAMETER,
-            f"topic {name!r}: light message queues (LMQ) are not supported: "
-            f"choose a name that does not start with {LMQ_TOPIC_PREFIX}",
+            f"topic {name!r}: light message queues (LMQ) are not supported: choose another name",
         )
 
 

@@ -35,6 +35,8 @@ from actors.wire.hot_headers import PullMessageHeader
 from actors.wire.raymq_requests import PULL_RECORDS_BYTES_MAX
 from actors.wire.remoting_errors import Refused
 from actors.wire.targets import Action, each_of, on_group, on_topic
+from store.lite.lite_index import lmq_name
+from store.message.validate import lite_topic_of
 from store.message_store import Arrival, GetMessageResult, GetMessageStatus
 
 # Bits of a pull's sysFlag (RocketMQ PullSysFlag).
@@ -180,6 +182,8 @@ class Puller:
         if takes_long(header.subscription, header.expression_type):
             context.work(self._compile(context, self.pull))
             return
+        if header.lite_topic:
+            header.topic, header.lite_topic = lmq_name(header.topic, header.lite_topic), None
         group = header.consumer_group
         self._reader.check_group(group, header.topic)
         self._reader.check_mode(group, header.topic)
@@ -200,7 +204,7 @@ class Puller:
             header.queue_offset,
             ReadLimits(max(min(header.max_msg_nums, settings.pull_max_messages), 1), settings.pull_max_bytes),
             consumer,
-            self._hold_ms(wait_ms) if header.sys_flag & SUSPEND else 0,
+            self._hold_ms(wait_ms, header.topic) if header.sys_flag & SUSPEND else 0,
         )
         if header.sys_flag & COMMIT_OFFSET and header.commit_offset >= 0:
             self._offsets.commit(group, header.topic, header.queue_id, header.commit_offset)
@@ -233,7 +237,7 @@ class Puller:
             header.queue_offset,
             ReadLimits(max(header.max_messages, 1), max(min(header.max_bytes, PULL_RECORDS_BYTES_MAX), 1)),
             Consumer(group, message_filter),
-            self._hold_ms(min(header.wait_ms, self._settings.max_hold_ms)),
+            self._hold_ms(min(header.wait_ms, self._settings.max_hold_ms), header.topic),
             header.history if header.history and header.history == self._past.current else "",
         )
         self._respond_or_hold(request)
@@ -281,8 +285,10 @@ class Puller:
         except Exception as error:  # noqa: BLE001 - the error goes to this pull's client, and other pulls continue
             context.refuse(error)
 
-    def _hold_ms(self, wait_ms: int) -> int:
-        return wait_ms if self._settings.long_polling else min(wait_ms, SHORT_POLLING_MS)
+    def _hold_ms(self, wait_ms: int, topic: str) -> int:
+        """Return how long to hold a pull; no arrival resumes that of a light message queue."""
+        is_long = self._settings.long_polling and lite_topic_of(topic) is None
+        return wait_ms if is_long else min(wait_ms, SHORT_POLLING_MS)
 
     def _respond_or_hold(self, request: PullRequest) -> None:
         if self._offsets.starting:

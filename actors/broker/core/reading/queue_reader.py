@@ -19,6 +19,7 @@ from actors.transport.connection import Connection
 from actors.wire.bodies.groups import BROADCASTING
 from actors.wire.codes import ResponseCode
 from actors.wire.remoting_errors import Refused
+from store.message.validate import lite_topic_of
 from store.message_store import GetMessageResult, GetMessageStatus, MessageStore
 from store.reading.message_filter import MessageFilter
 
@@ -66,7 +67,7 @@ class QueueReader:
     def check_group(self, name: str, topic: str) -> None:
         """Raise Refused if the group may not consume the topic."""
         config = self._groups.for_consuming(name, topic)
-        if LITE_BIND_TOPIC in config.attributes:
+        if LITE_BIND_TOPIC in config.attributes and lite_topic_of(topic) is None:
             raise Refused(
                 ResponseCode.INVALID_PARAMETER,
                 f"group {name!r} has the attribute {LITE_BIND_TOPIC} and consumes lite topics only: use "

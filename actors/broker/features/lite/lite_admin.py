@@ -91,7 +91,8 @@ class LiteAdmin:
                 "storeType": "default",
                 "maxLmqNum": I32_MAX,
                 "currentLmqNum": len(self._index),
-                "liteSubscriptionCount": sessions.subscriptions.count,
+                "liteSubscriptionCount": sessions.subscriptions.count
+                + sum(each.is_wildcard for each in sessions.subscriptions.clients),
                 "orderInfoCount": sessions.orders.batches,
                 "cqTableSize": len(topics) + len(self._index),
                 "offsetTableSize": len(self._tables.offsets.table.offsets),
@@ -124,7 +125,7 @@ class LiteAdmin:
             content: dict[str, Any] = {
                 "topic": header.topic,
                 "ttl": _expiration(config.attributes),
-                "groups": groups,
+                "groups": groups or None,
                 "lmqNum": len(self._index),
                 "liteTopicCount": names,
             }
@@ -166,7 +167,7 @@ class LiteAdmin:
         """Handle GET_LITE_CLIENT_INFO: return the lite topics that a client subscribes."""
         header: LiteClientHeader = context.header
         self._groups.topic(header.parent_topic)
-        self._groups.find(header.group)
+        self._groups.for_consuming(self._groups.find(header.group).name, header.parent_topic)
         found: dict[str, Any] = {
             "parentTopic": header.parent_topic, "group": header.group, "clientId": header.client_id,
             "liteTopicCount": UNKNOWN, "lastAccessTime": UNKNOWN, "lastConsumeTime": 0,
@@ -174,12 +175,14 @@ class LiteAdmin:
         client = self._sessions.subscriptions.client(header.group, header.client_id)
         if client is not None:
             idle_ms = (self._clock.monotonic_ns() - client.renewed_ns) // NS_PER_MS
+            found["lastAccessTime"] = self._clock.wall_ms() - idle_ms
             names = heapq.nsmallest(min(max(header.max_count, 0), LISTED_MAX), client.names)
-            found |= {
-                "liteTopicCount": len(client.names),
-                "lastAccessTime": self._clock.wall_ms() - idle_ms,
-                "liteTopicSet": [lmq_name(client.topic, name) for name in names],
-            }
+            listed = [lmq_name(client.topic, name) for name in names]
+            if client.is_wildcard:
+                listed = [f"{client.topic}@{client.group}"]
+            if listed:
+                count = 1 if client.is_wildcard else len(client.names)
+                found |= {"liteTopicCount": count, "liteTopicSet": listed}
         return _json(found)
 
     def group(self, context: RequestContext) -> None:
@@ -226,19 +229,21 @@ class LiteAdmin:
         committed = self._tables.offsets.query(group.name, lmq_name(topic, name), 0)
         end = self._index.max_offset(topic, name)
         lag = self._lag(topic, name, committed or 0)
-        return {
+        found = {
             "group": group.name,
             "parentTopic": topic,
             "liteTopic": name,
             "totalLagCount": lag.messages if end else UNKNOWN,
             "earliestUnconsumedTimestamp": lag.oldest_ms,
-            "liteTopicOffsetWrapper": {
+        }
+        if end:
+            found["liteTopicOffsetWrapper"] = {
                 "brokerOffset": end,
                 "consumerOffset": UNKNOWN if committed is None else committed,
                 "lastTimestamp": self._index.last_store_time(topic, name) or 0,
                 "pullOffset": 0,
-            },
-        }
+            }
+        return found
 
     def _lags(self, group: LiteGroup, top: int) -> Steps:
         lags: list[LiteLag] = []

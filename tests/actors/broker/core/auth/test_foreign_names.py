@@ -138,7 +138,8 @@ def foreign_requests(row: RequestRow) -> Iterator[tuple[str, dict[str, str], byt
     """Yield a request for each place of a row that can hold a foreign name."""
     own = own_header(row)
     for name in named_fields(row):
-        for value in (SECRET, f"%RETRY%{SECRET}", f"%DLQ%{SECRET}", f"{MINE};{SECRET}", f"{MINE}@{SECRET}"):
+        derived = (f"%RETRY%{SECRET}", f"%DLQ%{SECRET}", f"%LMQ%${SECRET}$a")
+        for value in (SECRET, *derived, f"{MINE};{SECRET}", f"{MINE}@{SECRET}"):
             if value[0] == "%" and "opic" not in name:
                 continue
             yield f"{name}={value}", {**own, name: value}, b"{}"

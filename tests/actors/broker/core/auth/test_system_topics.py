@@ -128,3 +128,15 @@ def test_retry_and_dead_letter_topics_belong_to_the_group(tmp_path: Path, prefix
         assert (await bob.send(topic, b"retry")).code == 0
 
     with_access(story, tmp_path)
+
+
+def test_lite_topic_needs_the_permission_of_its_topic(tmp_path: Path) -> None:
+    async def story(inner: SigningPeer, connect: Connect) -> None:
+        await inner.create_user("bob")
+        bob = connect("bob")
+        await inner.permit("bob", "Topic:T", "Get")
+        for topic, may in (("T", True), ("other", False)):
+            fields = TopicQueueHeader(f"%LMQ%${topic}$a", 0).to_ext()
+            assert ((await bob.ask(RequestCode.GET_MAX_OFFSET, fields)).code != DENIED) is may
+
+    with_access(story, tmp_path)

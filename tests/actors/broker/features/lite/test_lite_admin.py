@@ -41,11 +41,8 @@ def test_lite_topics_are_described(tmp_path: Path) -> None:
         messages = await pop(peer, maxMsgNum=2)
         await ack(peer, messages[0])
         broker = await content(peer, RequestCode.GET_BROKER_LITE_INFO)
-        assert (broker["currentLmqNum"], broker["liteSubscriptionCount"], broker["orderInfoCount"]) == (
-            2,
-            2,
-            1,
-        )
+        counts = [broker[each] for each in ("currentLmqNum", "liteSubscriptionCount", "orderInfoCount")]
+        assert counts == [2, 3, 1]
         assert (broker["topicMeta"], set(broker["groupMeta"][TOPIC])) == ({TOPIC: -1}, {GROUP, "Wild"})
 
         parent = await content(peer, RequestCode.GET_PARENT_TOPIC_INFO, topic=TOPIC)
