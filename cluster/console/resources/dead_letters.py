@@ -42,13 +42,9 @@ class DeadLetterResources:
         is_search=True,
     )
     def letters(
-        self,
-        admin: Admin,
-        group: Name,
-        limit: Shown = 200,
-        before: Before | None = None,
+        self, admin: Admin, group: Name, limit: Shown = 200, before: Before | None = None,
         handled: bool = False,
-    ) -> ListPart[Mapping[str, Any]]:
+    ) -> ListPart[Mapping[str, Any]]:  # fmt: skip
         """Return the newest dead letters of a group, or those older than `before`. Raises ClientError."""
         page = views.dead_letter_page(admin, group, limit, before, include_handled=handled)
         return ListPart([self._row(each) for each in page.letters], page.total, page.before)

@@ -26,14 +26,9 @@ class Listing(Generic[T]):
 
 
 def listing(
-    rows: Sequence[T],
-    match: str,
-    sort: str,
-    page: int,
-    size: int,
-    text: Callable[[T], str],
+    rows: Sequence[T], match: str, sort: str, page: int, size: int, text: Callable[[T], str],
     sortable: Sequence[str],
-) -> Listing[T]:
+) -> Listing[T]:  # fmt: skip
     """Return one page of the rows whose text contains `match`; unknown values are last in either order.
 
     `sort` is a name of `sortable`, with a minus for descending order, or empty. Raises ApiError.

@@ -17,6 +17,7 @@ from cluster.console.routes import Name, Prepared, Short, plan, route
 from cluster.console.sampler import Sampler
 from cluster.counted import counted
 from cluster.views import topics as views
+from cluster.views.lite import LiteTopics, list_lite_topics
 from cluster.views.samples import GroupSample
 from cluster.views.topics import TopicDetails, TopicProgress, TopicSummary, plan_topic
 from store.common.clock import Clock
@@ -105,6 +106,11 @@ class TopicResources:
             groups.append(GroupOfTopic(group, lag, in_flight))
         curves = self._sampler.curves_of_topic(topic) if details.brokers else None
         return TopicPage(details, progress, progress.messages, groups, curves)
+
+    @route("GET", "/topics/{topic}/lite", "lite list {topic} --match={match}")
+    def lite_topics(self, admin: Admin, topic: Name, match: Short = "") -> LiteTopics:
+        """Return the first lite topics of a topic with a text in their names. Raises ClientError."""
+        return list_lite_topics(admin, topic, match)
 
     def _groups_for(self, admin: Admin) -> Mapping[str, GroupSample] | None:
         """Return the sampled groups if the user may see all groups; None if not, or without a sample."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from cluster.client import Admin
+from cluster.client import Admin, LiteConsumer, Producer
 from cluster.control.lake_rows import LakeRow
 from store.message.group_config import SubscriptionGroupConfig
 from tests.cluster.client.conftest import Cluster
@@ -143,6 +143,30 @@ def test_lakes_page_shows_tables_and_dashes_for_what_is_unknown(
     assert unknown == ["–", "lake-1", *"–" * 6, "it does not respond"]
     assert page.errors == []
     page.page.context.close()
+
+
+def test_lite_topics_are_found_by_name_and_dashes_show_what_is_unknown(
+    visitor: Visitor, cluster: Cluster, admin: Admin
+) -> None:
+    topic = f"{cluster.topic(queues=1)}-lite"
+    assert "Lite topics" not in visitor.visit(f"topics/{topic.removesuffix('-lite')}", "Queues")
+    admin.create_topic(topic, attributes={"message.type": "LITE", "lite.topic.expiration": "60"})
+    admin.put_group(SubscriptionGroupConfig(topic, attributes={"lite.bind.topic": topic}))
+    with Producer(cluster.address) as producer, LiteConsumer(cluster.address, topic, topic) as consumer:
+        consumer.subscribe("session-1")
+        for name in ("session-1", "session-1", "other"):
+            producer.send(topic, b"x", lite_topic=name)
+        facts = f"2 lite topics · expire 60 min after their last message · groups: {topic}"
+        assert facts in visitor.visit(f"topics/{topic}?tab=lite", "2 rows")
+        other, session = (
+            each.locator("td").all_inner_texts() for each in visitor.page.locator("tbody tr").all()
+        )
+        assert (session[0], session[2], session[5:7]) == ("session-1", "2", ["1", "2"])
+        assert (other[0], other[2], other[5:]) == ("other", "1", ["0", "–", "–"])
+        visitor.page.get_by_role("searchbox", name="filter").fill("SESSION")
+        visitor.page.get_by_text("1 match").wait_for()
+        assert visitor.page.locator("tbody tr").count() == 1
+        assert f"raymq lite list {topic} --match SESSION" in visitor.page.locator("main").inner_text()
 
 
 def test_access_page_of_an_open_cluster_is_no_error(visitor: Visitor) -> None:
