@@ -1,4 +1,4 @@
-"""Tasks of Ray Serve on the Ray that runs RayMQ: replicas are killed, added and removed."""
+"""Tasks and sessions of Ray Serve on the Ray that runs RayMQ: replicas are killed, added and removed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from cluster.client import Admin
-from tests.cluster.conftest import RayMQ
+from tests.cluster.conftest import REPO, RayMQ
 from tests.cluster.ray_helpers import kill_process, submit_job
 from tests.eventually import eventually
 from tests.jobs.tasks.processors import result_of
@@ -92,6 +92,16 @@ def test_program_of_the_page_runs_as_a_job(running: RayMQ, tmp_path: Path) -> No
     done = submit_job(running, tmp_path, "python", "thumbnails.py")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "3 thumbnails, the last one has" in done.stdout
+
+
+@pytest.mark.extended
+def test_chat_sessions_are_answered_in_order_though_a_replica_is_killed(running: RayMQ) -> None:
+    program = (sys.executable, "chat_sessions.py", "300", ";".join(running.nameservers))
+    done = submit_job(running, REPO / "docs" / "examples", *program)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "300 sessions opened on" in done.stdout
+    assert "sessions opened again" in done.stdout
+    assert "900 answers in" in done.stdout
 
 
 def stored(raymq: RayMQ, topic: str) -> int:
