@@ -25,7 +25,6 @@ DURABLE_FILES = "jobs.lake.durable_files.DurableFiles"
 ERRORS_SUFFIX = "_errors"
 
 _PLAIN = re.compile(r"[A-Za-z0-9_-]")
-_ESCAPED = re.compile(r"_x([0-9a-f]{2})_")
 _LOOKS_ESCAPED = re.compile(r"_(?=x[0-9a-f]{2})")
 _SECRET = re.compile(
     r"secret|password|token|credential|access-key|account-key|sas|private-key", re.IGNORECASE
@@ -152,8 +151,3 @@ def table_name(topic: str) -> str:
     """Return the name of the table of `topic`: characters that catalogs refuse are escaped (% as _x25_)."""
     escaped = _LOOKS_ESCAPED.sub("_x5f_", topic)
     return "".join(each if _PLAIN.match(each) else f"_x{ord(each):02x}_" for each in escaped)
-
-
-def topic_of(name: str) -> str:
-    """Return the topic whose table has this name."""
-    return _ESCAPED.sub(lambda found: chr(int(found[1], 16)), name)

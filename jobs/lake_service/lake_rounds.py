@@ -21,7 +21,7 @@ from jobs.job_errors import JobError
 from jobs.lake.catalogs import open_catalog
 from jobs.lake.lake_table import LakeTable
 from jobs.lake.round import Engine, write_round
-from jobs.lake.status import LakeStatus, lake_status
+from jobs.lake.status import lake_status
 from jobs.lake.upkeep import compact, expire, remove_orphans
 from jobs.lake_service.process_settings import LakeProcessSettings
 from jobs.reading.describe import states_of
@@ -128,7 +128,8 @@ class LakeRounds:
             settings = self._settings
             table = LakeTable.create(self._catalog, settings.namespace, topic, bodies=settings.bodies)
             result = write_round(table, lambda: states_of(admin, topic), self._engine)
-            found = _progress(lake_status(table, None, datetime.now(UTC)))
+            shown = lake_status(table, None, datetime.now(UTC))
+            found = TableProgress(None, shown.rows, shown.files, shown.snapshot, shown.lost)
             self._keep(admin, topic, result.state.offsets)
         except FAILURES as error:
             self._catalog = None  # its secrets may have changed
@@ -166,16 +167,11 @@ class LakeRounds:
     def _keep(self, admin: Admin, topic: str, offsets: Mapping[MessageQueue, int]) -> None:
         """Commit the offsets of a table for the lake's group: up to there, brokers may delete their log."""
         group = self._settings.group
-        known = admin.group_stats(group, topic).offsets
-        changed = {
-            queue: end
-            for queue, end in offsets.items()
-            if queue not in known or known[queue].committed != end
-        }
-        if not changed:
-            return
+        known = {queue: each.committed for queue, each in admin.group_stats(group, topic).offsets.items()}
+        changed = {queue: end for queue, end in offsets.items() if known.get(queue) != end}
         try:
-            admin.commit_offsets(group, changed)
+            if changed:
+                admin.commit_offsets(group, changed)
         except GroupNotFound:  # also of a broker that is new
             admin.put_group(SubscriptionGroupConfig(group))
             admin.commit_offsets(group, changed)
@@ -183,7 +179,3 @@ class LakeRounds:
     def _report(self, topic: str, before: str, error: Exception) -> None:
         if str(error) != before:
             _log.error("lake_round_failed", topic=topic, error=str(error))
-
-
-def _progress(found: LakeStatus) -> TableProgress:
-    return TableProgress(rows=found.rows, files=found.files, snapshot=found.snapshot, lost=found.lost)
