@@ -50,8 +50,8 @@ class LakeSettings:
         for key, value in self.catalog.items():
             is_reference = str(value).startswith(("file:", "env:"))
             is_secret = _SECRET.search(key) is not None or _has_password(str(value))
-            # "s3.session-token" is a secret; the URIs, types and scopes around secrets are not
-            if is_secret and not is_reference and not key.endswith(("-uri", "-type", "-scope")):
+            # "s3.session-token" is a secret; the URIs, types, scopes and ids around secrets are not
+            if is_secret and not is_reference and not key.endswith(("-uri", "-type", "-scope", "-id")):
                 raise OptionInvalid(
                     f"catalog: {key} is a secret, which must not be in settings: write it to a file of mode"
                     f" 0600 and give {key}: file:PATH, or give {key}: env:NAME"
@@ -143,7 +143,7 @@ def _reason(error: Exception) -> str:
     """Return the reason of an error without the statement, parameters and URLs that it may contain."""
     cause = getattr(error, "orig", None) or error  # the driver's error inside of SQLAlchemy's
     first_line = str(cause).strip().partition("\n")[0]
-    shown = re.sub(r"\S+://\S+", "…", first_line)[:200]
+    shown = re.sub(r"\S+://\S+", "…", first_line)[:300]
     return f"{type(cause).__name__}: {shown}" if shown else type(cause).__name__
 
 

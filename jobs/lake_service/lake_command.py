@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from cluster.counted import counted
 from jobs.console import (
     EXIT_REFUSED,
     AsJson,
@@ -216,7 +217,8 @@ def backfill(
     if as_json:
         typer.echo(json.dumps(result))
         return
-    typer.echo(f"wrote {result['rows']:,} messages of {topic} to {result['files']} files of {table.name}")
+    written = f"{counted(result['rows'], 'message')} of {topic} to {counted(result['files'], 'file')}"
+    typer.echo(f"wrote {written} of {table.name}")
     if result["errors"]:
         text = f"{result['errors']:,} bodies cannot be decoded: see the table {table.name}_errors"
         typer.echo(text, err=True)

@@ -39,7 +39,7 @@ def test_backfill_and_status_show_what_a_table_has(orders: Orders, home: Path) -
     assert status_of(orders) == []
     result = run("backfill", TOPIC, "-n", orders.nameservers)
     assert result.exit_code == 0, result.output
-    assert f"wrote {MESSAGES + 1:,} messages of orders to 1 files of raymq.orders" in result.stdout
+    assert f"wrote {MESSAGES + 1:,} messages of orders to 1 file of raymq.orders" in result.stdout
     again = json.loads(run("backfill", TOPIC, "-n", orders.nameservers, "--json").stdout)
     assert again == {"topic": TOPIC, "rows": 0, "files": 0, "errors": 0, "lost": 0, "ahead": []}
     [found] = status_of(orders, TOPIC)
