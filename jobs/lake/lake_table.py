@@ -44,6 +44,7 @@ from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot, ancestors_of
 from pyiceberg.transforms import DayTransform
 from pyiceberg.types import (
+    BinaryType,
     IntegerType,
     LongType,
     MapType,
@@ -89,11 +90,13 @@ _PROPERTIES = {
     "write.metadata.delete-after-commit.enabled": "true",
     "write.metadata.previous-versions-max": "20",
     "commit.manifest-merge.enabled": "true",
-    # a minimum of bodies is of no use, and has the size of a body in the files
-    "write.metadata.metrics.column.body": "none",
     "write.metadata.metrics.column.properties.key": "none",
     "write.metadata.metrics.column.properties.value": "none",
 }
+_BODY = NestedField(13, BODY, BinaryType()), {"write.metadata.metrics.column.body": "none"}
+"""The column of the body and its property: a minimum of bodies is of no use, and large. Iceberg's own REST
+server refuses the property for a table without the column.
+"""
 _REFUSED = (CommitFailedException, ValidationException)
 """The errors after which the commit is certainly not in the table."""
 
@@ -196,10 +199,12 @@ class LakeTable:
         if suffix:
             columns = columns.append(pa.field(REASON, pa.string()))
         if found is None:
-            properties = {**_PROPERTIES, (ERRORS_OF if suffix else TOPIC): topic}
+            body, of_body = ((), {}) if bodies else ((_BODY[0],), _BODY[1])
+            schema = Schema(*_SCHEMA.fields, *body)
+            properties = {**_PROPERTIES, **of_body, (ERRORS_OF if suffix else TOPIC): topic}
             name = (namespace, table_name(topic) + suffix)
             with lake_errors(f"the table of topic {topic}"), suppress(TableAlreadyExistsError):
-                catalog.create_table(name, _SCHEMA, partition_spec=_BY_DAY, properties=properties)
+                catalog.create_table(name, schema, partition_spec=_BY_DAY, properties=properties)
             found = cls.find(catalog, namespace, topic, suffix)
             if found is None:
                 raise LakeUnavailable(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sqlite3
 from collections.abc import Callable
 from pathlib import Path
@@ -205,6 +206,20 @@ def test_later_schema_adds_columns_and_widens_types(tmp_path: Path) -> None:
     assert offsets_in(later) == list(range(20))
     with pytest.raises(OptionInvalid, match=r"does not fit the table raymq\.orders"):
         LakeTable.create(catalog, "raymq", TOPIC, bodies=LakeBodies("name DOUBLE"))
+
+
+def test_metadata_names_no_column_that_is_missing(tmp_path: Path) -> None:
+    """Iceberg's REST server refuses to create such a table, also if the column is added at once."""
+    catalog = catalog_of(tmp_path)
+    LakeTable.create(catalog, "raymq", TOPIC)
+    LakeTable.create(catalog, "raymq", "typed", bodies=LakeBodies("id INT")).errors_table()
+    written = [json.loads(each.read_text()) for each in tmp_path.rglob("*.metadata.json")]
+    assert len({each["location"] for each in written}) == 3
+    for each in written:
+        columns = {field["name"] for field in each["schemas"][-1]["fields"]}
+        prefix = "write.metadata.metrics.column."
+        named = {key.removeprefix(prefix).split(".")[0] for key in each["properties"] if prefix in key}
+        assert named <= columns
 
 
 def test_table_of_another_topic_is_refused(tmp_path: Path) -> None:
