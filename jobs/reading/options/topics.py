@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from actors.broker.core.metadata.internal_topics import is_internal
+from actors.broker.core.metadata.topics import reply_topic
 from cluster.client import Admin
 from jobs.job_errors import OptionInvalid
 
@@ -17,7 +18,8 @@ LABEL_CHARACTERS_MAX = 120
 def user_topics(admin: Admin) -> list[str]:
     """Return the topics from which patterns select. Raises `cluster.client.ClientError`."""
     info = admin.cluster_info()
-    registered = {*info.brokers, *info.clusters}  # as RocketMQ, a topic for each broker and each cluster
+    # as RocketMQ, a topic for each broker, and two for each cluster
+    registered = {*info.brokers, *info.clusters, *map(reply_topic, info.clusters)}
     return [name for name in admin.topics() if name not in registered and not is_internal(name)]
 
 
