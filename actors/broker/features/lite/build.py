@@ -14,6 +14,7 @@ from actors.broker.features.lite.events import SCAN_MS
 from actors.broker.features.lite.lite_admin import LiteAdmin
 from actors.broker.features.lite.lite_expiry import CHECK_MS, LiteExpiry
 from actors.broker.features.lite.lite_groups import LiteGroups
+from actors.broker.features.lite.lite_lags import LiteLags
 from actors.broker.features.lite.lite_pops import LitePop, LitePops, notify_unsubscribed, wait_key
 from actors.broker.features.lite.lite_sends import LiteSends
 from actors.broker.features.lite.lite_sessions import LiteSessions
@@ -55,7 +56,8 @@ def _build(parts: BrokerParts, index: LiteIndex) -> Capability:
         parts.settings, loop.store, parts.reader, loop.reads, groups, index, sessions, waits, clock
     )
     sends = LiteSends(loop.store, loop.reads, tables.topics, index)
-    admin = LiteAdmin(index, sessions, groups, tables, clock)
+    lags = LiteLags(index, tables, clock)
+    admin = LiteAdmin(index, sessions, groups, lags, tables, clock)
     expiry = LiteExpiry(index, groups, sessions, tables, clock)
     master = frozenset({Role.MASTER})
     pop = build_pop(parts, pops)
@@ -74,5 +76,6 @@ def _build(parts: BrokerParts, index: LiteIndex) -> Capability:
             RoleService("lite-sends", master, sends.start, sends.stop),
             RoleService("lite-pops", master, pops.start, pops.stop),
         ),
+        figures=(*pop.figures, *lags.figures()),
         keepers=(*pop.keepers, sessions),
     )

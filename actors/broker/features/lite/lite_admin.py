@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from functools import partial
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import orjson
 
 from actors.broker.core.metadata.attributes import LITE_EXPIRATION, is_lite_topic
 from actors.broker.core.metadata.tables import BrokerTables
 from actors.broker.features.lite.lite_groups import LiteGroups
+from actors.broker.features.lite.lite_lags import UNKNOWN, LiteLag, LiteLags
 from actors.broker.features.lite.lite_sessions import LiteSessions
 from actors.broker.features.lite.subscriptions import LiteGroup
 from actors.transport.request import RequestContext, RequestRow
@@ -30,37 +31,26 @@ from actors.wire.targets import Action, each_of, on_cluster, on_group, on_topic
 from store.common.clock import NS_PER_MS, Clock
 from store.lite.lite_index import LiteIndex, lmq_name
 
-UNKNOWN: Final = -1
 LISTED_MAX: Final = 10_000
 _NAMES_PER_STEP: Final = 1_000
-
-
-class LiteLag(NamedTuple):
-    """How far a group is behind in one lite topic."""
-
-    messages: int
-    name: str
-    oldest_ms: int
-    """Store time of the first message without ack; UNKNOWN without one."""
-
-    def to_json(self) -> dict[str, Any]:
-        """Return RocketMQ's JSON object."""
-        return {
-            "liteTopic": self.name,
-            "lagCount": self.messages,
-            "earliestUnconsumedTimestamp": self.oldest_ms,
-        }
 
 
 class LiteAdmin:
     """Request handler for administrators of lite topics."""
 
     def __init__(
-        self, index: LiteIndex, sessions: LiteSessions, groups: LiteGroups, tables: BrokerTables, clock: Clock
+        self,
+        index: LiteIndex,
+        sessions: LiteSessions,
+        groups: LiteGroups,
+        lags: LiteLags,
+        tables: BrokerTables,
+        clock: Clock,
     ) -> None:
         self._index = index
         self._sessions = sessions
         self._groups = groups
+        self._behind = lags
         self._tables = tables
         self._clock = clock
 
@@ -212,7 +202,7 @@ class LiteAdmin:
         for group in groups:
             committed = self._tables.offsets.query(group, lmq_name(topic, name), 0)
             if committed is not None or group in subscribers:
-                lag = self._lag(topic, name, committed or 0)
+                lag = self._behind.of(topic, name, committed or 0)
                 progress.append({"group": group, "subscribers": subscribers.get(group, 0)} | lag.to_json())
         first = self._index.read(topic, name, 0, 1)
         return {
@@ -228,7 +218,7 @@ class LiteAdmin:
         topic = group.topic
         committed = self._tables.offsets.query(group.name, lmq_name(topic, name), 0)
         end = self._index.max_offset(topic, name)
-        lag = self._lag(topic, name, committed or 0)
+        lag = self._behind.of(topic, name, committed or 0)
         found = {
             "group": group.name,
             "parentTopic": topic,
@@ -247,9 +237,7 @@ class LiteAdmin:
 
     def _lags(self, group: LiteGroup, top: int) -> Steps:
         lags: list[LiteLag] = []
-        for number, name in enumerate(self._consumed(group), 1):
-            committed = self._tables.offsets.query(group.name, lmq_name(group.topic, name), 0) or 0
-            lag = self._lag(group.topic, name, committed)
+        for number, (_, _, lag) in enumerate(self._behind.consumed(group), 1):
             if lag.messages:
                 lags.append(lag)
             if number % _NAMES_PER_STEP == 0:
@@ -267,18 +255,6 @@ class LiteAdmin:
                 ],
             }
         )
-
-    def _consumed(self, group: LiteGroup) -> Iterator[str]:
-        """Yield the lite topics in which a group has a committed offset."""
-        prefix, suffix = lmq_name(group.topic, ""), f"@{group.name}"
-        for key in list(self._tables.offsets.table.offsets):
-            if key.startswith(prefix) and key.endswith(suffix):
-                yield key[len(prefix) : -len(suffix)]
-
-    def _lag(self, topic: str, name: str, committed: int) -> LiteLag:
-        count = max(self._index.max_offset(topic, name) - committed, 0)
-        first = self._index.read(topic, name, committed, 1) if count else ()
-        return LiteLag(count, name, first[0].stored_ms if first else UNKNOWN)
 
 
 def _expiration(attributes: dict[str, str]) -> int:
