@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from cluster.control.metrics_ports import moved_metrics_ports
 from cluster.control.specs import ActorSpec, Deployment, ProcessKind, address, checked, lake_group
-from cluster.control.topology.topology import ADDRESS_KEYS, show
+from cluster.control.topology.topology import show
 
 
 def lake_specs(kind: ProcessKind, deployment: Deployment) -> Iterator[ActorSpec]:
@@ -25,11 +25,6 @@ def lake_specs(kind: ProcessKind, deployment: Deployment) -> Iterator[ActorSpec]
             "home": str(home),
             "group": lake_group(name),
         }
-        if found := placed.keys() & given.keys():
-            texts = [
-                ((*path, key), f"set this with the topology's key: {ADDRESS_KEYS[key]}") for key in found
-            ]
-            raise source.error(texts)
         own = {key: value for key, value in given.items() if key != "resource"}
         settings = placed | checked(model, own, path, source, placed)
         if name in moved:

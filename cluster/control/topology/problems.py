@@ -132,6 +132,7 @@ def _shared_stores(topology: Topology, home: Path) -> Iterator[Problem]:
 def _misplaced_settings(topology: Topology) -> Iterator[Problem]:
     places: list[tuple[KeyPath, dict[str, Any]]] = [(("broker_settings",), topology.broker_settings)]
     places += [((*path, "settings"), entry.settings) for path, _name, entry in topology.listeners()]
+    places += [(path, settings) for path, _name, settings in topology.workers()]
     for path, settings in places:
         for key in settings:
             if key in ADDRESS_KEYS:

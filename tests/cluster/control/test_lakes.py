@@ -61,7 +61,6 @@ def test_lake_gets_a_spec_after_all_other_processes(tmp_path: Path) -> None:
         ({"topics": ["a"], "freshness_s": 0}, r"lakes\[0\].freshness_s: 0 is less than the minimum 0.1"),
         ({"topics": ["a"], "engine": "flink"}, r"lakes\[0\].engine: "),
         ({"topics": ["a"], "warehouse": " "}, r"warehouse is empty"),
-        ({"topics": ["a"], "group": "g"}, r"lakes\[0\].group: set this with the topology's key: none"),
         ({"topics": ["a"], "credentials_file": "k"}, r"credentials_file k is a relative path"),
         ({"topics": ["a"], "schema": "id NUMBER"}, r"lakes\[0\]: schema='id NUMBER' .* found 'NUMBER'"),
         ({"topics": ["a"], "schema": ""}, r"lakes\[0\]: schema='' is invalid: Expected the name"),
@@ -76,6 +75,13 @@ def test_invalid_settings_of_a_lake_are_refused_with_their_place(
 ) -> None:
     with pytest.raises(TopologyError, match=text):
         make_specs(topology(lake), tmp_path, {}, SOURCE)
+
+
+@pytest.mark.parametrize("key", ["nameservers", "cluster_name", "data_dir", "home", "group"])
+def test_settings_of_a_lake_that_its_topology_gives_are_refused(key: str, tmp_path: Path) -> None:
+    [(path, text)] = find_problems(topology({"topics": ["a"], key: "x"}), tmp_path)
+    assert path == ("lakes", 0, key)
+    assert text.startswith("set this with the topology's key: ")
 
 
 @pytest.mark.parametrize("lakes", ["orders", {"topics": ["a"]}, ["orders"]])
