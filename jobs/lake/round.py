@@ -101,16 +101,9 @@ class RoundPlan:
 
 @dataclass(frozen=True)
 class RoundResult:
-    """The result of a round.
+    """The result of a round: rows and files that were added, gaps that it found, and the table's state.
 
-    Attributes:
-        rows: Number of rows that were added.
-        files: Number of files that were added.
-        gaps: The gaps that this round found.
-        remaining: Number of confirmed messages that are left for later rounds.
-        ahead: See `RoundPlan`.
-        state: The state of the table after the round.
-        errors: Number of messages in the table of errors, because their bodies cannot be decoded.
+    `remaining` and `ahead` are those of the plan; `errors` bodies cannot be decoded.
     """
 
     rows: int

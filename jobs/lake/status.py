@@ -20,17 +20,7 @@ from jobs.reading.splits import QueueState, Split
 class LakeStatus:
     """The status of the table of a topic; None is unknown.
 
-    Attributes:
-        topic: The topic.
-        table: Name of the table in the catalog.
-        rows: Number of rows.
-        files: Number of data files.
-        size_bytes: Size of these files.
-        snapshot: Id of the current snapshot.
-        committed_at: Time of this snapshot.
-        messages_behind: Number of confirmed messages that are not in the table.
-        seconds_behind: Age of the oldest of these messages; 0 without such messages.
-        gaps: Offsets that were deleted before they were written.
+    `messages_behind` confirmed messages are not in the table; the oldest is `seconds_behind` old.
     """
 
     topic: str

@@ -41,14 +41,9 @@ _REPEATED = ("broker", "queue", "tags", "reconsume_times", "properties.key_value
 
 @dataclass(frozen=True)
 class WrittenRows:
-    """The result of a task.
+    """The URIs of the files of a task, with their rows; and of those with bodies that cannot be decoded.
 
-    Attributes:
-        files: The URIs of the Parquet files.
-        rows: The number of rows in them.
-        lost: The offsets whose messages were deleted or damaged before they were written.
-        error_files: The URIs of the files with bodies that cannot be decoded.
-        errors: The number of rows in them.
+    `lost` are the offsets whose messages were deleted or damaged before they were written.
     """
 
     files: tuple[str, ...] = ()
@@ -69,13 +64,9 @@ class WrittenRows:
 
 @dataclass(frozen=True)
 class FilesOf:
-    """Where and how files of a table are written.
+    """Where and how files of a table are written: below a URI, each up to a size.
 
-    Attributes:
-        schema: Their Arrow schema.
-        location: The URI below which they are written.
-        io_properties: The properties of the file system, which may be secret.
-        file_bytes: The size at which a file is complete.
+    The properties of the file system may be secret.
     """
 
     schema: pa.Schema
@@ -91,12 +82,9 @@ class FilesOf:
 
 @dataclass(frozen=True)
 class Decoding:
-    """How a task decodes bodies.
+    """How a task decodes bodies, and the table of those that cannot be decoded.
 
-    Attributes:
-        bodies: The schema of the bodies.
-        failed: The table of those that cannot be decoded.
-        begins: The first offset of each queue that is not in that table.
+    `begins` are the first offsets of queues that are not in that table.
     """
 
     bodies: LakeBodies
