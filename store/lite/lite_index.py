@@ -17,7 +17,6 @@ from array import array
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from struct import Struct
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -41,9 +40,7 @@ _log = get_logger(__name__)
 CHAIN_BYTES_MAX: Final = 16 << 20
 """Of the unit numbers of the lite topics that were read last."""
 _CHAIN_BYTES: Final = 200
-_TOPICS_MAX: Final = 100_000
 _DISPATCH: Final = f"\x02{MessageConst.INNER_MULTI_DISPATCH}\x01".encode()
-_I32: Final = Struct(">i")
 
 
 class LiteMessage(NamedTuple):
@@ -69,7 +66,9 @@ class LiteIndex(SavedSink):
         super().__init__(LITE)
         self._names = LiteNames(root / LITE / "names")
         self._units = LiteUnits(root / LITE / "units", units_per_file)
-        self._topics: dict[bytes, bool] = {}  # True: of lite messages
+        self._topics: set[bytes] = set()
+        self.is_sole_writer = False
+        """True while all messages come from `appended`, so that `add_topic` was called for each lite one."""
         self.table = LiteTable()
         self.arrived: Callable[[Iterable[tuple[str, str]]], None] = _nothing
         """Called with topic and name of the lite topics that have got messages, except during recovery."""
@@ -143,7 +142,7 @@ class LiteIndex(SavedSink):
 
         Returns its number in the table.
         """
-        self._topics[topic.encode()] = True
+        self._topics.add(topic.encode())
         return self.table.parent(topic)
 
     def expired(self, limits_ms: dict[str, int]) -> Iterator[str]:
@@ -218,24 +217,21 @@ class LiteIndex(SavedSink):
     def _parents_of(self, batch: RecordBatch) -> Sequence[int]:
         """Return the number of the topic of each group of records; -1 if it has no lite messages.
 
-        A replica, or a store that is recovered, learns it from the first record of a topic.
+        A replica, or a store in recovery, learns it from the first or last record of a queue in a batch.
         """
-        view, last, parent, parents = batch.file.view, -1, -1, []
+        view, last = batch.file.view, -1
+        names: list[bytes] = []
         for group in batch.groups.tolist():
             at = group[kernel.GROUP_TOPIC]
-            if at != last:
-                last = at
-                topic = bytes(view[at : at + group[kernel.GROUP_TOPIC_LENGTH]])
-                is_lite = self._topics.get(topic)
-                if is_lite is None:
-                    first = group[kernel.GROUP_FIRST_PHYSICAL_OFFSET] - batch.file.base
-                    size = _I32.unpack_from(view, first)[0]
-                    is_lite = _DISPATCH in record_properties(view[first : first + size], b"\x02")
-                    if is_lite or len(self._topics) < _TOPICS_MAX:
-                        self._topics[topic] = is_lite
-                parent = self.table.parent(topic.decode("utf-8", "replace")) if is_lite else -1
-            parents.append(parent)
-        return parents
+            names.append(bytes(view[at : at + group[kernel.GROUP_TOPIC_LENGTH]]) if at != last else names[-1])
+            last = at
+        if (batch.is_recovery or not self.is_sole_writer) and _has_marks(batch):
+            for number, topic in enumerate(names):
+                if topic not in self._topics and _has_lite_messages(batch, number):
+                    self._topics.add(topic)
+        lite = self._topics.intersection(names)
+        numbers = {topic: self.table.parent(topic.decode("utf-8", "replace")) for topic in lite}
+        return [numbers.get(topic, -1) for topic in names]
 
     def _add_all(self, batch: RecordBatch, parents: NDArray[np.int64]) -> None:
         """Add the messages of topics with lite messages, in steps that end with a file or without room."""
@@ -365,6 +361,20 @@ class LiteIndex(SavedSink):
                 id_ = self.table.enter(topic, lite_topic)
                 self.table.numbers[id_, k.BORN] = -1 - at
             self.forget_appended()
+
+
+def _has_marks(batch: RecordBatch) -> bool:
+    """Return True if a record of the batch may be a lite message."""
+    begin, (last, size) = batch.rows.item(0, 0), batch.rows[-1, : kernel.ROW_SIZE + 1].tolist()
+    return _DISPATCH in bytes(batch.file.view[begin : last + size])
+
+
+def _has_lite_messages(batch: RecordBatch, group: int) -> bool:
+    """Return True if the first or the last record of a group is a lite message."""
+    rows = np.flatnonzero(batch.rows[:, kernel.ROW_GROUP] == group)
+    places = batch.rows[rows[[0, -1]], kernel.ROW_POSITION : kernel.ROW_SIZE + 1].tolist()
+    records = (batch.file.view[at : at + size] for at, size in places)
+    return any(_DISPATCH in record_properties(record, b"\x02") for record in records)
 
 
 def _distinct(ids: NDArray[np.int64]) -> Iterator[int]:

@@ -251,3 +251,17 @@ def test_store_of_rocketmq_with_lite_queues_is_opened_and_checked(lite_stores: A
     assert verify(root).findings == []
     rebuild(root)
     assert lite_stores().bodies("a") == numbers(0, 20)
+
+
+def test_lite_messages_are_found_after_plain_ones_of_their_topic(lite_stores: Any, stores: Any) -> None:
+    lite = lite_stores()
+    for text in (b"plain", b"plain again"):
+        lite.store.append(lite.draft(text, topic="LiteT"))
+        lite.drain(lite.store)
+    for number in range(3):  # as a replica gets them
+        lite.put("a", number, b"%d" % number)
+    lite.drain(lite.store)
+    assert lite.bodies("a") == [b"0", b"1", b"2"]
+    lite.store.close()
+    (stores.directory / "store" / "sinks" / "lite").unlink()
+    assert lite_stores().bodies("a") == [b"0", b"1", b"2"]

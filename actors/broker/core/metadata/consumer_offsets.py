@@ -218,6 +218,13 @@ class ConsumerOffsets:
         suffix = f"@{group}"
         return sorted(key.removesuffix(suffix) for key in self.table.offsets if key.endswith(suffix))
 
+    def lite_topics(self) -> Iterator[tuple[tuple[str, str], str]]:
+        """Yield (topic, name) of each lite topic in which a group has a committed offset, and the group."""
+        for key in list(self.table.offsets):
+            queue, _, group = key.partition("@")
+            if place := lite_topic_of(queue):
+                yield place, group
+
     def lite_topics_of(self, group: str) -> list[str]:
         """Return the light message queues of the lite topics in which a group has committed offsets."""
         return [topic for topic in self.topics_of(group) if lite_topic_of(topic)]

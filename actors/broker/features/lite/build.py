@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from actors.beat import pause_ms
 from actors.broker.broker_settings import BrokerSettings
 from actors.broker.core.capability import Capability, Feature
+from actors.broker.core.metadata.attributes import is_lite_topic
+from actors.broker.core.metadata.config_files import TOPICS, ConfigFiles
 from actors.broker.core.parts import BrokerParts
 from actors.broker.core.role import Role, RoleService, periodic
 from actors.broker.features.lite.events import SCAN_MS
@@ -21,8 +24,10 @@ from actors.broker.features.lite.lite_sessions import LiteSessions
 from actors.broker.features.lite.subscriptions import LiteClient
 from actors.broker.features.pop.build import EXPIRE_ORDERS_MS, TICK_MS, build_pop
 from actors.broker.features.pop.waiting import WaitingPops
+from store.common.clock import SystemClock
 from store.dispatch.sink import DispatchSink
 from store.lite.lite_index import LiteIndex
+from store.metadata import TopicConfigTable
 
 
 def pops_with_lite_topics() -> Feature:
@@ -31,6 +36,9 @@ def pops_with_lite_topics() -> Feature:
 
     def sinks(root: Path, settings: BrokerSettings) -> tuple[DispatchSink]:
         opened[:] = [LiteIndex(root)]
+        topics = ConfigFiles(root).load(TOPICS, partial(TopicConfigTable.from_json, clock=SystemClock()))
+        for topic in filter(is_lite_topic, topics.topics.values()):
+            opened[0].add_topic(topic.topic_name)
         return (opened[0],)
 
     return Feature(lambda parts: _build(parts, opened[0]), sinks)
@@ -58,7 +66,7 @@ def _build(parts: BrokerParts, index: LiteIndex) -> Capability:
     sends = LiteSends(loop.store, loop.reads, tables.topics, index)
     lags = LiteLags(index, tables, clock)
     admin = LiteAdmin(index, sessions, groups, lags, tables, clock)
-    expiry = LiteExpiry(index, groups, sessions, tables, clock)
+    expiry = LiteExpiry(index, groups, sessions, tables, clock, lambda: sends.table() is not None)
     master = frozenset({Role.MASTER})
     pop = build_pop(parts, pops)
     return replace(
@@ -73,7 +81,9 @@ def _build(parts: BrokerParts, index: LiteIndex) -> Capability:
             periodic(supervisor, "lite-events", master, sessions.events.left_ms, sessions.events.tick),
             periodic(supervisor, "lite-scan", master, SCAN_MS, sessions.scan),
             periodic(supervisor, "lite-expiry", master, CHECK_MS, expiry.tick),
+            periodic(supervisor, "lite-replica-expiry", (Role.SLAVE,), CHECK_MS, expiry.tick_of_replica),
             RoleService("lite-sends", master, sends.start, sends.stop),
+            RoleService("lite-takeover", master, expiry.start, expiry.stop),
             RoleService("lite-pops", master, pops.start, pops.stop),
         ),
         figures=(*pop.figures, *lags.figures()),

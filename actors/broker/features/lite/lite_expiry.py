@@ -7,6 +7,7 @@ topic at offset 0, so the offsets of all groups go with it.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Final
 
 from actors.broker.core.metadata.attributes import LITE_EXPIRATION, is_lite_topic
@@ -24,6 +25,8 @@ CHECK_MS: Final = 120_000
 """RocketMQ's liteTtlCheckInterval."""
 LEAST_MS: Final = 900_000
 """RocketMQ's minLiteTTl: no lite topic expires sooner, nor before the broker has been up for this time."""
+REPLICA_MS: Final = 1_800_000
+"""Other replicas drop lite topics later than their master, which may have got a message meanwhile."""
 DROPPED_MAX: Final = 500
 """So many lite topics are removed in one step, because the event loop serves others too."""
 _MINUTE_MS: Final = 60_000
@@ -33,26 +36,57 @@ class LiteExpiry:
     """Removes the lite topics of one broker that have expired."""
 
     def __init__(
-        self, index: LiteIndex, groups: LiteGroups, sessions: LiteSessions, tables: BrokerTables, clock: Clock
+        self,
+        index: LiteIndex,
+        groups: LiteGroups,
+        sessions: LiteSessions,
+        tables: BrokerTables,
+        clock: Clock,
+        is_known: Callable[[], bool],
     ) -> None:
+        """Create the object; `is_known` returns True if the index has all messages in the log."""
         self._index = index
         self._groups = groups
         self._sessions = sessions
-        self._topics = tables.topics
+        self._tables = tables
         self._clock = clock
+        self._is_known = is_known
         self._started_ms = clock.wall_ms()
+        self._took_over = False
         tables.subscribe(self._topic_changed, lambda group: None)
+
+    async def start(self) -> None:
+        """Take over from another master: what it has removed or would have removed is removed at once."""
+        self._took_over = True
+        await self.tick()
+
+    async def stop(self) -> None:
+        """Do nothing: the last sweep has ended."""
 
     async def tick(self) -> None:
         """Remove the lite topics that have expired by now, a few at a time. Raises OSError."""
+        if self._took_over and self._is_known():
+            self._took_over = False
+            for number, (name, group) in enumerate(self._tables.offsets.lite_topics(), 1):
+                if self._index.max_offset(*name) == 0:
+                    self._sessions.orders.drop(group, *name)
+                if number % DROPPED_MAX == 0:
+                    await asyncio.sleep(0)
+        await self._sweep(0)
+
+    async def tick_of_replica(self) -> None:
+        """Remove the lite topics that the master has removed by now. Raises OSError."""
+        await self._sweep(REPLICA_MS)
+
+    async def _sweep(self, later_ms: int) -> None:
         now_ms = self._clock.wall_ms()
         if now_ms - self._started_ms < LEAST_MS:
             return
         limits_ms: dict[str, int] = {}
-        for topic in self._topics.table.topics.values():
+        for topic in self._tables.topics.table.topics.values():
             minutes = int(topic.attributes.get(LITE_EXPIRATION, -1))
             if is_lite_topic(topic) and minutes >= 0:
-                limits_ms[topic.topic_name] = now_ms - max(minutes * _MINUTE_MS, LEAST_MS)
+                limits_ms[topic.topic_name] = now_ms - max(minutes * _MINUTE_MS, LEAST_MS) - later_ms
         count = 0
         for count, key in enumerate(self._index.expired(limits_ms), 1):
             self._drop(*key.split(SEPARATOR))
@@ -62,7 +96,10 @@ class LiteExpiry:
             _log.info("lite_topics_expired", count=count)
 
     def _topic_changed(self, topic: str) -> None:
-        if topic and self._topics.find(topic) is None:
+        config = self._tables.topics.find(topic)
+        if config is not None and is_lite_topic(config):
+            self._index.add_topic(topic)
+        elif topic and config is None:
             for name in self._index.names(topic):
                 self._drop(topic, name)
 

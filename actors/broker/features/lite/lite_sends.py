@@ -41,9 +41,11 @@ class LiteSends:
     async def start(self) -> None:
         """Assign offsets from now on; another process may have appended what is not dispatched yet."""
         self.recount()
+        self._index.is_sole_writer = True
 
     async def stop(self) -> None:
-        """Do nothing: a slave gets no sends."""
+        """Assign no offsets any more: this replica gets the messages of another one."""
+        self._index.is_sole_writer = False
 
     def recount(self) -> None:
         """Take the offsets from the log again, once all that it has now is dispatched."""
