@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from cluster.client import Admin
+    from cluster.client import Admin, MessageExt
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +89,24 @@ def list_lite_topics(
         sum(content["matchCount"] for content in found.values()),
         sorted(rows, key=lambda row: (row.lite_topic, row.broker))[:limit],
     )
+
+
+def lite_messages(admin: Admin, topic: str, name: str, offset: int, count: int) -> list[MessageExt]:
+    """Return messages of a lite topic from an offset on, of all brokers that have some.
+
+    Raises `ClientError`.
+    """
+    # Imported here, because the command line imports views before it needs a client.
+    from store.message.message_queue import MessageQueue
+
+    return [
+        message
+        for each in list_lite_topics(admin, topic, name=name).rows
+        if each.max_offset > max(offset, each.min_offset)
+        for message in admin.messages_at(
+            MessageQueue(topic, each.broker, 0), max(offset, each.min_offset), count, lite_topic=name
+        )
+    ]
 
 
 def describe_lite_group(admin: Admin, group: str, top: int) -> LiteGroup:

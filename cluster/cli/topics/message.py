@@ -11,6 +11,7 @@ from cluster.cli.console import Failed, Refusal, open_admin
 from cluster.cli.options import NAMESERVER, AsJson, Nameserver, Topic, examples
 from cluster.cli.topics import send, tail
 from cluster.cli.topics.message_view import as_page, body_text
+from cluster.views.lite import lite_messages
 from cluster.views.messages import find_messages, message_json
 from cluster.views.offsets import parse_queue
 from cluster.views.times import parse_time_ms
@@ -23,6 +24,7 @@ app = typer.Typer(no_args_is_help=True, help="Messages: send, get, query, tail, 
         "raymq message get orders --queue broker-a:0 --offset 12",
         "raymq message get orders --id 7F00000100002A9F0000000000000000",
         "raymq message get orders --queue broker-a:0 --offset 12 --count 10 --json",
+        "raymq message get chats --lite-topic session-7 --count 10",
     )
 )
 def get(
@@ -36,16 +38,22 @@ def get(
         str | None,
         typer.Option("--id", help="Message id: the broker's (offset id) or the producer's (UNIQ_KEY)."),
     ] = None,
+    lite_topic: Annotated[
+        str | None, typer.Option(help="Lite topic; --offset (default: 0) is one there.")
+    ] = None,
     nameserver: Nameserver = NAMESERVER,
     as_json: AsJson = False,
 ) -> None:
-    """Show messages by queue and offset, or by id."""
+    """Show messages by queue and offset, of a lite topic, or by id."""
 
     with open_admin(nameserver, as_json=as_json) as (admin, out):
-        if (identifier is None) == (queue is None or offset is None):
-            raise Refusal("a message is required: --id, or --queue with --offset")
+        given = (identifier is not None, queue is not None and offset is not None, lite_topic is not None)
+        if given.count(True) != 1:
+            raise Refusal("a message is required: --id, or --queue with --offset, or --lite-topic")
         if identifier is not None:
             found = find_messages(admin, topic, identifier)
+        elif lite_topic is not None:
+            found = lite_messages(admin, topic, lite_topic, offset or 0, count)
         else:
             found = admin.messages_at(parse_queue(queue or "", topic), offset or 0, count)
         if not found:

@@ -300,8 +300,13 @@ class BrokerAdmin(AdminCore):
 
     # ---- messages ------------------------------------------------------------------------------------------
 
-    async def messages_at(self, queue: MessageQueue, offset: int, count: int = 1) -> list[MessageExt]:
-        """Return up to `count` messages of `queue` from `offset` on. Raises TopicNotFound, BrokerRefused."""
+    async def messages_at(
+        self, queue: MessageQueue, offset: int, count: int = 1, *, lite_topic: str | None = None
+    ) -> list[MessageExt]:
+        """Return up to `count` messages of `queue` from `offset` on. Raises TopicNotFound, BrokerRefused.
+
+        With `lite_topic`, they are those of a lite topic of the broker, and the offset is one there.
+        """
         await self.route(queue.topic)
         address = await self._master_of_queue(queue)
         found: list[MessageExt] = []
@@ -309,11 +314,12 @@ class BrokerAdmin(AdminCore):
             header = PullMessageHeader(
                 TOOLS_GROUP,
                 queue.topic,
-                queue.queue_id,
+                queue.queue_id if lite_topic is None else 0,
                 offset + len(found),
                 max_msg_nums=min(count - len(found), 32),
                 sys_flag=_SUBSCRIPTION,
                 subscription="*",
+                lite_topic=lite_topic,
             )
             response = await self._opened().request(
                 address, RemotingCommand(RequestCode.PULL_MESSAGE, header.to_ext())

@@ -78,6 +78,15 @@ def test_lite_topic_is_described(raymq: Raymq, chats: Chats) -> None:
     assert "type not match" in raymq.refused("lite", "describe", raymq.filled(), "session-1")
 
 
+def test_messages_of_a_lite_topic_are_shown(raymq: Raymq, chats: Chats) -> None:
+    found = raymq.ok("message", "get", chats.topic, "--lite-topic", "session-2", "--count", "10")
+    assert [each["body"] for each in found] == ["a", "b"]
+    last = raymq.ok("message", "get", chats.topic, "--lite-topic", "session-2", "--offset", "1")
+    assert (last["body"], last["properties"]["__LITE_TOPIC"]) == ("b", "session-2")
+    arguments = ("message", "get", chats.topic, "--lite-topic", "session-2", "--offset")
+    assert "no such message" in raymq.refused(*arguments, "2")
+
+
 def test_lag_subscriptions_and_dispatch_of_a_group(raymq: Raymq, chats: Chats) -> None:
     found = raymq.ok("lite", "group", chats.group, "--top", "1")
     assert (found["topic"], found["lag"]) == (chats.topic, 3)

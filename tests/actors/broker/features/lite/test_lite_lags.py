@@ -35,6 +35,7 @@ def test_lag_of_lite_topics_is_summed_by_group(tmp_path: Path, clock: ClockAtRes
         clock.advance(KEPT_MS)
         assert await samples(peer, "raymq_lite_topics") == {(): 3}
         assert await samples(peer, "raymq_lite_lag_messages") == {LABELS: 4}
+        assert await samples(peer, "rocketmq_consumer_lag_messages") == {}  # no series for each lite topic
         age_ms = (await samples(peer, "raymq_lite_lag_latency_seconds"))[LABELS]
         assert isinstance(age_ms, int)
         assert 15_000 <= age_ms < 16_000  # store times are to the second
