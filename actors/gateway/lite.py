@@ -169,8 +169,9 @@ class LiteSubscriptions:
         asks = [self._client.ask(each, _command(caller, entry), self._timeout_ms) for each in addresses]
         results = await asyncio.gather(*asks, return_exceptions=True)
         errors = [each for each in results if isinstance(each, BaseException)]
-        if errors:
-            self._topics.forget(entry.topic)
+        for error in errors:
+            if isinstance(error, Refused | RemotingError):
+                self._topics.failed(entry.topic, error)
         decisive = [each for each in errors if not _forgets_clients(each)]
         if not decisive and (entry.option is not None or len(errors) == len(results)):
             decisive = errors

@@ -15,8 +15,9 @@ from actors.gateway import access, groups, receipts, topics
 from actors.gateway.callers import Caller
 from actors.gateway.proto.definition_pb2 import Code, Resource
 from actors.gateway.proto.service_pb2 import QueryAssignmentRequest, SendMessageRequest
-from actors.wire.codes import RayMQRequestCode, RequestCode
+from actors.wire.codes import RayMQRequestCode, RequestCode, ResponseCode
 from tests.actors.gateway.gateways import message
+from tests.actors.gateway.test_claimed_messages import ReceiveCall
 from tests.actors.gateway.two_brokers import REFRESH_MS, Gateway
 from tests.conftest import ClockAtRest
 
@@ -68,6 +69,19 @@ def test_route_of_a_broker_that_cannot_be_reached_is_fetched_again(clock: ClockA
         assert failed.entries[0].status.code != Code.OK
         stored = await gateway.sends.send(call, Caller("c"), sent)
         assert stored.entries[0].status.code == Code.OK
+        gateway.brokers.code = ResponseCode.SERVICE_NOT_AVAILABLE
+        await gateway.sends.send(call, Caller("c"), sent)  # another replica leads now
+        gateway.brokers.code, gateway.brokers.addresses = 0, "db"
+        for _ in range(2):  # to each broker in turn
+            await gateway.sends.send(call, Caller("c"), sent)
+        assert {address for address, _ in gateway.brokers.requests[-2:]} == {"d", "b"}
+        gateway.brokers.down.add("d")
+        gateway.brokers.addresses = "ab"
+        gateway.brokers.down.discard("a")
+        for _ in range(2):
+            receive: Any = ReceiveCall()
+            await gateway.consumers.receive(receive)
+        assert gateway.brokers.requests[-1][0] == "a"
 
     run(story())
 

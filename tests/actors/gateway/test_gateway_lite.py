@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import grpc
+import orjson
 import pytest
 from google.protobuf.duration_pb2 import Duration
 
@@ -40,6 +41,7 @@ from actors.gateway.proto.definition_pb2 import (
     SubscriptionEntry,
 )
 from actors.gateway.service import GatewayService
+from actors.wire.codes import RequestCode
 from store.common.clock import SystemClock
 from store.message.lite_topics import lite_topic_queue
 from tests.actors.broker.brokers import Peer
@@ -49,6 +51,7 @@ from tests.eventually import eventually_async
 
 TOPIC, GROUP = Resource(name="Chats"), Resource(name="agents")
 ENDPOINTS = Endpoints(scheme=IPv4, addresses=[Address(host="127.0.0.1", port=8081)])
+BOUND = {"+lite.bind.topic": "Chats"}
 BAD_NAMES = ("", "a b", "a$b", "a%b", "a.b", "ä", "x" * 65)
 
 
@@ -242,7 +245,9 @@ def test_lite_requests_are_checked(tmp_path: Path) -> None:
         assert await one.sync(COMPLETE_ADD, *many) == Code.LITE_SUBSCRIPTION_QUOTA_EXCEEDED
         route = await one.call(rpc.QueryRouteRequest(topic=TOPIC, endpoints=ENDPOINTS))
         assert {tuple(each.accept_message_types) for each in route.message_queues} == {(LITE,)}
-        found = await one.call(rpc.QueryAssignmentRequest(topic=TOPIC, group=GROUP))
+        fifo = {"groupName": "fifo", "consumeMessageOrderly": True, "attributes": BOUND}
+        await one.peer.ask(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=orjson.dumps(fifo))
+        found = await one.call(rpc.QueryAssignmentRequest(topic=TOPIC, group=Resource(name="fifo")))
         assert [each.message_queue.id for each in found.assignments] == [-1]
 
     with_lite(tmp_path, story, sub_client_quota="3")
@@ -254,6 +259,10 @@ def test_settings_of_lite_clients_have_their_limits(tmp_path: Path) -> None:
         found = answer.settings.subscription
         assert answer.status.code == Code.OK
         assert (found.lite_subscription_quota, found.max_lite_topic_size) == (3, 64)
+        stream.cancel()
+        await create_group(one.peer, "unlimited", "Chats", sub_client_quota="-1")
+        stream, answer = await one.open_stream(group=Resource(name="unlimited"))
+        assert answer.settings.subscription.lite_subscription_quota == (1 << 31) - 1
         stream.cancel()
         for kind, topic, group, code in (
             (LITE_PUSH_CONSUMER, TOPIC, Resource(name="plain"), Code.ILLEGAL_CONSUMER_GROUP),
@@ -276,9 +285,11 @@ def test_client_is_notified_on_its_stream_that_another_one_has_taken_over(tmp_pa
         await two.sync(PARTIAL_ADD, "a")
         command = await stream.read()
         assert command.notify_unsubscribe_lite_command.lite_topic == "a"
+        await restarted(one)
+        await eventually_async(lambda: is_served(one))  # and subscribed again
         await sent(one, "a", "a0")
+        assert bodies(await two.until_popped()) == [b"a0"]
         assert await one.pop() == []
-        assert bodies(await two.pop()) == [b"a0"]
         end = rpc.NotifyClientTerminationRequest(group=GROUP)
         assert (await two.call(end)).status.code == Code.OK
         assert await one.sync(COMPLETE_ADD, "a") == Code.OK
@@ -307,6 +318,14 @@ def test_offset_option_says_where_a_subscription_begins(
         assert bodies(await one.pop()) == received
 
     with_lite(tmp_path, story)
+
+
+async def is_served(client: LiteClient) -> bool:
+    try:
+        await client.pop()
+    except AssertionError:
+        return False
+    return True
 
 
 async def restarted(client: GrpcClient, number: int = 0) -> None:
@@ -346,6 +365,9 @@ def test_gateway_keeps_no_copy_of_a_refused_subscription(tmp_path: Path) -> None
         await one.sync(PARTIAL_ADD, "a")
         many = [f"n{number}" for number in range(400)]
         assert await one.sync(PARTIAL_ADD, *many) == Code.LITE_SUBSCRIPTION_QUOTA_EXCEEDED
+        await restarted(one)
+        assert await one.sync(PARTIAL_ADD, "b") != Code.OK  # no broker serves at the known address
+        assert await one.sync(PARTIAL_ADD, "b") == Code.OK
         await restarted(one)
         await sent(one, "a", "a0")
         assert bodies(await one.until_popped()) == [b"a0"]

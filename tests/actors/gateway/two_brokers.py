@@ -41,6 +41,8 @@ class TwoBrokers:
         self.refused: set[str] = set()
         """Topics whose routes the nameserver refuses to give."""
         self.body = b""
+        self.code = 0
+        """The code of responses to sends and receives."""
         self.requests: list[tuple[str, RemotingCommand]] = []
         self.has_responded = asyncio.Event()
         self.spawned: list[Coroutine[Any, Any, None]] = []
@@ -76,7 +78,9 @@ class TwoBrokers:
         return RemotingCommand(0, {}, self.body)
 
     async def invoke(self, address: str, command: RemotingCommand, timeout_ms: int) -> RemotingCommand:
-        return await self.ask(address, command, timeout_ms)
+        response = await self.ask(address, command, timeout_ms)
+        response.code = self.code
+        return response
 
 
 class Gateway:
