@@ -136,6 +136,32 @@ class BrokerSettings(AccessSettings, MetricsSettings):
     """The largest number of topics, retry and dead-letter topics included; a further one is refused."""
     max_groups: Annotated[int, LIVE] = Field(default=50_000, ge=1)
     """The largest number of consumer groups; a further one is refused."""
+    lite_topic_quota_enabled: Annotated[bool, LIVE] = Field(
+        default=False, validation_alias=_alias("lite_topic_quota_enabled", "enableLmqQuota")
+    )
+    """Whether `max_lite_topics` limits the lite topics."""
+    max_lite_topics: Annotated[int, LIVE] = Field(
+        default=20_000, ge=1, validation_alias=_alias("max_lite_topics", "maxLmqConsumeQueueNum")
+    )
+    """The largest number of lite topics with messages; one more is refused if there is a quota."""
+    max_lite_subscriptions: Annotated[int, LIVE] = Field(
+        default=100_000, ge=1, validation_alias=_alias("max_lite_subscriptions", "maxLiteSubscriptionCount")
+    )
+    """The largest number of lite topics that all clients together subscribe."""
+    lite_subscription_timeout_ms: Annotated[int, LIVE] = Field(
+        default=180_000,
+        ge=1,
+        validation_alias=_alias("lite_subscription_timeout_ms", "liteSubscriptionCheckTimeoutMills"),
+    )
+    """A client that has not synchronized its lite topics for this long loses them."""
+    min_lite_ttl_ms: Annotated[int, LIVE] = Field(
+        default=900_000, ge=0, validation_alias=_alias("min_lite_ttl_ms", "minLiteTTl")
+    )
+    """No lite topic expires sooner after its last message, nor sooner after the start of the broker."""
+    lite_ttl_check_interval_ms: Annotated[int, LIVE] = Field(
+        default=120_000, ge=1, validation_alias=_alias("lite_ttl_check_interval_ms", "liteTtlCheckInterval")
+    )
+    """How often lite topics that have expired are looked for."""
     permission: Annotated[int, LIVE] = Field(
         default=6, ge=0, le=7, validation_alias=_alias("permission", "brokerPermission")
     )

@@ -26,6 +26,7 @@ NAMESERVER = "tests/actors/nameserver/test_service.py"
 REBALANCER = "tests/actors/rebalancer/test_service.py"
 ADMISSION_CHANGE = "test_changed_rate_and_pending_limits_apply_to_the_next_request"
 PRIORITIES = "tests/actors/broker/features/pop/test_priorities.py"
+LITE = "tests/actors/broker/features/lite/test_lite_requests.py"
 EVERY = "test_a_periodic_action_is_called_again_after_it_raised"
 
 SHOWN: dict[type[BaseModel], dict[str, tuple[str, str]]] = {
@@ -87,6 +88,17 @@ SHOWN: dict[type[BaseModel], dict[str, tuple[str, str]]] = {
             "tests/actors/broker/core/reading/test_replica_choice.py",
             "test_consumers_far_behind_are_sent_to_the_groups_slave_and_back",
         ),
+        **dict.fromkeys(
+            (
+                "lite_topic_quota_enabled",
+                "max_lite_topics",
+                "max_lite_subscriptions",
+                "lite_subscription_timeout_ms",
+                "min_lite_ttl_ms",
+            ),
+            (LITE, "test_settings_of_lite_topics_have_their_effect_at_once"),
+        ),
+        "lite_ttl_check_interval_ms": ("tests/actors/test_supervisor.py", EVERY),
         "persist_offsets_interval_ms": ("tests/actors/test_supervisor.py", EVERY),
     },
     StoreSettings: {

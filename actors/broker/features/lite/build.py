@@ -15,7 +15,7 @@ from actors.broker.core.parts import BrokerParts
 from actors.broker.core.role import Role, RoleService, periodic
 from actors.broker.features.lite.events import SCAN_MS
 from actors.broker.features.lite.lite_admin import LiteAdmin
-from actors.broker.features.lite.lite_expiry import CHECK_MS, LiteExpiry
+from actors.broker.features.lite.lite_expiry import LiteExpiry
 from actors.broker.features.lite.lite_groups import LiteGroups
 from actors.broker.features.lite.lite_lags import LiteLags
 from actors.broker.features.lite.lite_pops import LitePop, LitePops, notify_unsubscribed, wait_key
@@ -54,19 +54,24 @@ def _build(parts: BrokerParts, index: LiteIndex) -> Capability:
     def wake(client: LiteClient) -> None:
         waits.wake_first(wait_key(client.topic, client.group, client.client_id), LitePop)
 
+    def pause_of_expiry() -> int:
+        return parts.settings.lite_ttl_check_interval_ms
+
     def pause_of_orders() -> int:
         return pause_ms(sessions.orders.left_ms(), TICK_MS)
 
-    sessions = LiteSessions(index, tables.offsets, clock, parts.rng, is_waiting, wake, notify_unsubscribed)
+    sessions = LiteSessions(
+        index, tables.offsets, clock, parts.rng, is_waiting, wake, notify_unsubscribed, parts.settings
+    )
     index.arrived = sessions.arrived
     groups = LiteGroups(tables.topics, tables.groups)
     pops = LitePops(
         parts.settings, loop.store, parts.reader, loop.reads, groups, index, sessions, waits, clock
     )
-    sends = LiteSends(loop.store, loop.reads, tables.topics, index)
+    sends = LiteSends(loop.store, loop.reads, tables.topics, index, parts.settings)
     lags = LiteLags(index, tables, clock)
-    admin = LiteAdmin(index, sessions, groups, lags, tables, clock)
-    expiry = LiteExpiry(index, groups, sessions, tables, clock, lambda: sends.table() is not None)
+    admin = LiteAdmin(index, sessions, groups, lags, tables, clock, parts.settings)
+    expiry = LiteExpiry(index, groups, sessions, tables, clock, parts.settings, sends.is_known)
     master = frozenset({Role.MASTER})
     pop = build_pop(parts, pops)
     return replace(
@@ -80,8 +85,10 @@ def _build(parts: BrokerParts, index: LiteIndex) -> Capability:
             periodic(supervisor, "lite-orders-expiry", master, EXPIRE_ORDERS_MS, sessions.orders.expire),
             periodic(supervisor, "lite-events", master, sessions.events.left_ms, sessions.events.tick),
             periodic(supervisor, "lite-scan", master, SCAN_MS, sessions.scan),
-            periodic(supervisor, "lite-expiry", master, CHECK_MS, expiry.tick),
-            periodic(supervisor, "lite-replica-expiry", (Role.SLAVE,), CHECK_MS, expiry.tick_of_replica),
+            periodic(supervisor, "lite-expiry", master, pause_of_expiry, expiry.tick),
+            periodic(
+                supervisor, "lite-replica-expiry", (Role.SLAVE,), pause_of_expiry, expiry.tick_of_replica
+            ),
             RoleService("lite-sends", master, sends.start, sends.stop),
             RoleService("lite-takeover", master, expiry.start, expiry.stop),
             RoleService("lite-pops", master, pops.start, pops.stop),

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import orjson
 
+from actors.broker.broker_settings import BrokerSettings
 from actors.broker.core.metadata.attributes import LITE_EXPIRATION, is_lite_topic
 from actors.broker.core.metadata.tables import BrokerTables
 from actors.broker.features.lite.lite_groups import LiteGroups
@@ -26,7 +27,6 @@ from actors.wire.bodies.lite import (
 )
 from actors.wire.codes import RequestCode
 from actors.wire.command import RemotingCommand
-from actors.wire.header import I32_MAX
 from actors.wire.targets import Action, each_of, on_cluster, on_group, on_topic
 from store.common.clock import NS_PER_MS, Clock
 from store.lite.lite_index import LiteIndex, lmq_name
@@ -46,7 +46,9 @@ class LiteAdmin:
         lags: LiteLags,
         tables: BrokerTables,
         clock: Clock,
+        settings: BrokerSettings,
     ) -> None:
+        self._settings = settings
         self._index = index
         self._sessions = sessions
         self._groups = groups
@@ -79,7 +81,7 @@ class LiteAdmin:
         return _json(
             {
                 "storeType": "default",
-                "maxLmqNum": I32_MAX,
+                "maxLmqNum": self._settings.max_lite_topics,
                 "currentLmqNum": len(self._index),
                 "liteSubscriptionCount": sessions.subscriptions.count
                 + sum(each.is_wildcard for each in sessions.subscriptions.clients),

@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Final
 
+from actors.broker.broker_settings import BrokerSettings
 from actors.broker.core.metadata.attributes import LITE_EXPIRATION, is_lite_topic
 from actors.broker.core.metadata.tables import BrokerTables
 from actors.broker.features.lite.lite_groups import LiteGroups
@@ -21,10 +22,6 @@ from store.lite.names import SEPARATOR
 
 _log = get_logger(__name__)
 
-CHECK_MS: Final = 120_000
-"""RocketMQ's liteTtlCheckInterval."""
-LEAST_MS: Final = 900_000
-"""RocketMQ's minLiteTTl: no lite topic expires sooner, nor before the broker has been up for this time."""
 REPLICA_MS: Final = 1_800_000
 """Other replicas drop lite topics later than their master, which may have got a message meanwhile."""
 DROPPED_MAX: Final = 500
@@ -42,6 +39,7 @@ class LiteExpiry:
         sessions: LiteSessions,
         tables: BrokerTables,
         clock: Clock,
+        settings: BrokerSettings,
         is_known: Callable[[], bool],
     ) -> None:
         """Create the object; `is_known` returns True if the index has all messages in the log."""
@@ -50,6 +48,7 @@ class LiteExpiry:
         self._sessions = sessions
         self._tables = tables
         self._clock = clock
+        self._settings = settings
         self._is_known = is_known
         self._started_ms = clock.wall_ms()
         self._took_over = False
@@ -79,14 +78,14 @@ class LiteExpiry:
         await self._sweep(REPLICA_MS)
 
     async def _sweep(self, later_ms: int) -> None:
-        now_ms = self._clock.wall_ms()
-        if now_ms - self._started_ms < LEAST_MS:
+        now_ms, least_ms = self._clock.wall_ms(), self._settings.min_lite_ttl_ms
+        if now_ms - self._started_ms < least_ms:
             return
         limits_ms: dict[str, int] = {}
         for topic in self._tables.topics.table.topics.values():
             minutes = int(topic.attributes.get(LITE_EXPIRATION, -1))
             if is_lite_topic(topic) and minutes >= 0:
-                limits_ms[topic.topic_name] = now_ms - max(minutes * _MINUTE_MS, LEAST_MS) - later_ms
+                limits_ms[topic.topic_name] = now_ms - max(minutes * _MINUTE_MS, least_ms) - later_ms
         count = 0
         for count, key in enumerate(self._index.expired(limits_ms), 1):
             self._drop(*key.split(SEPARATOR))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
+from actors.broker.broker_settings import BrokerSettings
 from actors.broker.core.loop.reads import Reads
 from actors.broker.core.metadata.attributes import is_lite_topic
 from actors.broker.core.metadata.topics import Topics
@@ -31,11 +32,14 @@ class LiteSends:
         MessageConst.INNER_MULTI_QUEUE_OFFSET,
     )
 
-    def __init__(self, store: MessageStore, reads: Reads, topics: Topics, index: LiteIndex) -> None:
+    def __init__(
+        self, store: MessageStore, reads: Reads, topics: Topics, index: LiteIndex, settings: BrokerSettings
+    ) -> None:
         self._store = store
         self._reads = reads
         self._topics = topics
         self._index = index
+        self._settings = settings
         self._known_from = 0
 
     async def start(self) -> None:
@@ -56,10 +60,17 @@ class LiteSends:
         """Return the number of a topic in the table."""
         return self._index.add_topic(topic)
 
+    def is_known(self) -> bool:
+        """Return True if the index has all messages that were in the log when this broker became master."""
+        return self._store.positions.dispatched >= self._known_from
+
     def table(self) -> Arrays | None:
-        """Return the table of lite topics; None while the offsets in the log are unknown."""
-        is_known = self._store.positions.dispatched >= self._known_from
-        return self._index.table.arrays if is_known else None
+        """Return the table of lite topics; None if offsets are unknown, or a new one may be refused."""
+        return self._index.table.arrays if self.is_known() and not self._is_full() else None
+
+    def _is_full(self) -> bool:
+        settings = self._settings
+        return settings.lite_topic_quota_enabled and len(self._index) >= settings.max_lite_topics
 
     def before_append(self, draft: SendDraft) -> None:
         """Add the lite topic and the offset to the properties of a lite message.
@@ -97,15 +108,21 @@ class LiteSends:
             raise _refused(f"a lite message cannot have property {other}: lite topics are ordered, remove it")
         self._check_known()
         offset = self._index.next_offset(topic, name)
+        if offset == 0 and self._is_full():
+            raise Refused(
+                ResponseCode.LMQ_QUOTA_EXCEEDED,
+                f"lite topic {name!r} would be number {len(self._index) + 1:,}, and max_lite_topics is "
+                f"{self._settings.max_lite_topics:,}: raise it, or set lite.topic.expiration of topics",
+            )
         dispatch, number = _OF_BROKER
         draft.properties += f"{dispatch}{lmq_name(topic, name)}\x02{number}{offset}\x02"
         draft.appended = partial(self._index.appended, topic, name, offset)
 
     def _check_known(self) -> None:
         """Raise Refused while the offsets of messages that another process has appended are unknown."""
-        if self.table() is None:
+        if not self.is_known():
             self._reads.catch_up()
-            if self.table() is None:
+            if not self.is_known():
                 raise Refused(
                     ResponseCode.SERVICE_NOT_AVAILABLE,
                     "the broker has just started, and the offsets of lite topics are not known yet: retry",

@@ -23,7 +23,7 @@ from actors.broker.features.lite.lite_orders import (
     OffsetOption,
     Start,
 )
-from actors.broker.features.lite.subscriptions import Change, LiteClient, LiteGroup, Subscriptions
+from actors.broker.features.lite.subscriptions import Change, LiteClient, LiteGroup, LiteLimits, Subscriptions
 from store.common.clock import Clock
 
 
@@ -49,6 +49,7 @@ class LiteSessions:
         is_waiting: Callable[[LiteClient], bool],
         wake: Callable[[LiteClient], None],
         notify: Callable[[LiteClient, str], None],
+        limits: LiteLimits,
     ) -> None:
         """Create the object.
 
@@ -60,9 +61,10 @@ class LiteSessions:
             is_waiting: returns True if a pop of the client is held.
             wake: resumes the oldest held pop of a client.
             notify: tells a client that it has lost a lite topic.
+            limits: the limits of subscriptions.
         """
         self._notify = notify
-        self.subscriptions = Subscriptions(clock)
+        self.subscriptions = Subscriptions(clock, limits)
         self.orders = LiteOrders(topics, offsets, clock, self._became_ready)
         self.events = Events(
             self.subscriptions, clock, rng, self.orders.is_ready, topics.names, is_waiting, wake

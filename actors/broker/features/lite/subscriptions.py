@@ -11,15 +11,13 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 from actors.bounds import AtLimit, Bound, Use
 from actors.wire.codes import ResponseCode
 from actors.wire.remoting_errors import Refused
 from store.common.clock import NS_PER_MS, Clock
 
-CLIENT_EXPIRY_MS: Final = 180_000
-"""A client that has not synchronized its subscriptions for this time is removed, as in RocketMQ."""
 QUOTA_TOLERANCE: Final = 300
 """RocketMQ's proxy accepts so many names more than the quota of a client, which the client checks itself."""
 
@@ -27,6 +25,18 @@ SUBSCRIPTIONS: Final = Bound(
     "lite_subscriptions", 100_000, AtLimit.REFUSE, "Lite topics that clients subscribe, of all clients."
 )
 CLIENTS: Final = Bound("lite_clients", 20_000, AtLimit.REFUSE, "Clients that subscribe lite topics.")
+
+
+class LiteLimits(Protocol):
+    """The settings that limit lite subscriptions."""
+
+    @property
+    def max_lite_subscriptions(self) -> int:
+        """The largest number of lite topics that all clients together subscribe."""
+
+    @property
+    def lite_subscription_timeout_ms(self) -> int:
+        """How long a client keeps its lite topics without synchronizing them."""
 
 
 class LiteGroup(NamedTuple):
@@ -103,8 +113,9 @@ Holder = LiteClient | tuple[LiteClient, ...]
 class Subscriptions:
     """The lite subscriptions of one broker."""
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, limits: LiteLimits) -> None:
         self._clock = clock
+        self._limits = limits
         self._clients: dict[tuple[str, str], LiteClient] = {}
         self._holders: defaultdict[str, dict[str, Holder]] = defaultdict(dict)
         self._wildcards: defaultdict[str, dict[str, tuple[LiteClient, ...]]] = defaultdict(dict)
@@ -122,7 +133,11 @@ class Subscriptions:
 
     def bounds(self) -> Sequence[Use]:
         """Return the uses of bounds."""
-        return (SUBSCRIPTIONS.use(lambda: self._count), CLIENTS.use(lambda: len(self._clients)))
+        limits = self._limits
+        return (
+            SUBSCRIPTIONS.use(lambda: self._count, lambda: limits.max_lite_subscriptions),
+            CLIENTS.use(lambda: len(self._clients)),
+        )
 
     def client(self, group: str, client_id: str) -> LiteClient | None:
         """Return a client, or None if it has not subscribed."""
@@ -216,7 +231,7 @@ class Subscriptions:
 
     def expired(self) -> list[LiteClient]:
         """Return the clients that have not synchronized their subscriptions in time."""
-        before_ns = self._clock.monotonic_ns() - CLIENT_EXPIRY_MS * NS_PER_MS
+        before_ns = self._clock.monotonic_ns() - self._limits.lite_subscription_timeout_ms * NS_PER_MS
         return [each for each in self._clients.values() if each.renewed_ns < before_ns]
 
     def clear(self) -> None:
@@ -256,8 +271,9 @@ class Subscriptions:
         if client is None and len(self._clients) >= CLIENTS.limit:
             raise _quota(f"{len(self._clients):,} clients subscribe lite topics", f"{CLIENTS.limit:,}")
         count = self._count + added - removed
-        if added and count > SUBSCRIPTIONS.limit:
-            raise _quota(f"all clients would subscribe {count:,} lite topics", f"{SUBSCRIPTIONS.limit:,}")
+        limit = self._limits.max_lite_subscriptions
+        if added and count > limit:
+            raise _quota(f"all clients would subscribe {count:,} lite topics", f"{limit:,}")
         count = (len(client.names) if client is not None else 0) + added - removed
         limit = group.client_quota + QUOTA_TOLERANCE
         if added and group.client_quota >= 0 and count > limit:

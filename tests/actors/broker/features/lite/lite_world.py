@@ -33,6 +33,9 @@ class Delivery(NamedTuple):
 class LiteWorld:
     """Has the interface `LiteTopics`: a lite topic is a list of the times at which messages were stored."""
 
+    max_lite_subscriptions = 100_000
+    lite_subscription_timeout_ms = 180_000
+
     def __init__(self, group: LiteGroup = GROUP, seed: int = 0) -> None:
         self.group = group
         self.clock = ClockAtRest()
@@ -43,7 +46,14 @@ class LiteWorld:
         self.notices: list[tuple[str, str]] = []
         self.offsets = ConsumerOffsets(ConsumerOffsetTable(self.clock))
         self.sessions = LiteSessions(
-            self, self.offsets, self.clock, random.Random(seed), self._is_waiting, self._wake, self._notify
+            self,
+            self.offsets,
+            self.clock,
+            random.Random(seed),
+            self._is_waiting,
+            self._wake,
+            self._notify,
+            self,
         )
 
     def min_offset(self, topic: str, name: str) -> int:

@@ -308,3 +308,29 @@ def test_deleted_topic_takes_its_lite_topics_along(tmp_path: Path) -> None:
         assert [(each.offset, each.body) for each in await pop(peer)] == [(0, b"again")]
 
     with_lite_broker(story, tmp_path)
+
+
+def test_settings_of_lite_topics_have_their_effect_at_once(tmp_path: Path) -> None:
+    clock = ClockAtRest()
+
+    async def story(peer: Peer) -> None:
+        await create_topic(peer, **{"lite.topic.expiration": "0"})
+        names = "enableLmqQuota=true\nmaxLmqConsumeQueueNum=1\nminLiteTTl=5000\nmaxLiteSubscriptionCount=2\n"
+        names += "liteSubscriptionCheckTimeoutMills=1000\n"
+        assert (await peer.ask(RequestCode.UPDATE_BROKER_CONFIG, body=names.encode())).code == 0
+        await sync(peer, "PARTIAL_ADD", "a", "b")
+        assert (await sync(peer, "PARTIAL_ADD", "c")).code == ResponseCode.LITE_SUBSCRIPTION_QUOTA_EXCEEDED
+        await send(peer, "a", "0")
+        response = await peer.send(TOPIC, b"0", 2, "__LITE_TOPIC\x01b\x02")
+        assert response.code == ResponseCode.LMQ_QUOTA_EXCEEDED
+        await send(peer, "a", "1")
+        assert await end_of(peer, "a") == 2
+        clock.advance(2_000)
+        await run_now(peer.broker, "lite-scan")
+        assert (await sync(peer, "PARTIAL_ADD", "c", "d")).code == 0  # the earlier two are gone
+        clock.advance(6_000)
+        await run_now(peer.broker, "lite-expiry")
+        assert await end_of(peer, "a") == 0
+        await send(peer, "b", "0")
+
+    with_lite_broker(story, tmp_path, clock)

@@ -138,7 +138,7 @@ def test_lite_subscriptions_have_quotas(monkeypatch: pytest.MonkeyPatch) -> None
     assert refused(lambda: world.add("a", "x")) is quota
     assert refused(lambda: world.replace("a", *names, "x")) is quota
     world.replace("a", *names[1:], "x")
-    monkeypatch.setattr(module, "SUBSCRIPTIONS", replace(module.SUBSCRIPTIONS, limit=303))
+    world.max_lite_subscriptions = 303
     assert refused(lambda: world.add("b", "x", "y")) is quota
     world.add("b", "x")
     monkeypatch.setattr(module, "CLIENTS", replace(module.CLIENTS, limit=2))
