@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.actors.gateway.gateways import GrpcClient, until_acked, with_gateway
+from tests.compat.sdk.test_grpc_sdks import create_lite_groups
 from tests.eventually import LIMIT_S, eventually_async
 
 PROGRAMS = Path(__file__).parent / "sdk"
@@ -99,5 +100,15 @@ def test_python_sdk_recalls_a_delayed_message(tmp_path: Path) -> None:
         assert "RECALLED" in output, output
         await eventually_async(lambda: client.stored("Delay"))  # the message that is due last
         assert [each.body for each in await client.stored("Delay")] == [b"kept"]
+
+    with_gateway(tmp_path, story)
+
+
+@pytest.mark.extended
+def test_python_sdk_receives_lite_messages(tmp_path: Path) -> None:
+    async def story(client: GrpcClient) -> None:
+        await create_lite_groups(client)
+        output = await output_of("python_lite.py", client)
+        assert "PUSHED a:a0 a:a0 a:a1\nRECEIVED b:b0\nDONE" in output, output
 
     with_gateway(tmp_path, story)
