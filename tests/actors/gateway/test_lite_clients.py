@@ -3,21 +3,31 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
+from pathlib import Path
 from typing import Any
 
+import grpc
 import orjson
+import pytest
 from google.protobuf.duration_pb2 import Duration
 
 from actors.gateway.callers import Caller
+from actors.gateway.gateway_settings import GatewaySettings
 from actors.gateway.proto import service_pb2 as rpc
-from actors.gateway.proto.definition_pb2 import PARTIAL_ADD, Code, Resource
+from actors.gateway.proto.definition_pb2 import COMPLETE_ADD, PARTIAL_ADD, Code
 from actors.gateway.receipts import Handle, Renewal
+from actors.gateway.service import GatewayService
 from actors.wire.codes import RequestCode
+from actors.wire.command import RemotingCommand
+from store.common.clock import SystemClock
 from store.message.pop_records import NORMAL, Receipt
+from tests.actors.broker.brokers import Peer
+from tests.actors.broker.replication.raft.groups import Group
+from tests.actors.gateway.test_gateway_lite import GROUP, TOPIC, LiteClient, sent
 from tests.actors.gateway.two_brokers import Gateway
 from tests.conftest import ClockAtRest
-
-TOPIC, GROUP = Resource(name="Chats"), Resource(name="agents")
+from tests.eventually import eventually_async
 
 
 class LiteGateway(Gateway):
@@ -82,3 +92,55 @@ def test_suspended_batch_is_renewed_no_more(clock: ClockAtRest) -> None:
         assert (changed.status.code, len(gateway.renewals)) == (Code.OK, 1)
 
     asyncio.run(story())
+
+
+@pytest.mark.extended
+@pytest.mark.parametrize("fault", ["stop", "isolate"])
+def test_sessions_continue_with_the_next_leader(tmp_path: Path, fault: str) -> None:
+    async def story(group: Group, one: LiteClient) -> None:
+        names = [f"session-{number}" for number in range(100)]
+        assert await one.sync(COMPLETE_ADD, *names) == Code.OK
+        for name in names:
+            await sent(one, name, "0")
+        found = await one.pop()
+        assert await one.ack(*found[1:]) == [Code.OK] * (len(found) - 1)
+        leader, _ = await group.of_leader(lambda peer: peer.ask(RequestCode.GET_BROKER_LITE_INFO))
+        if fault == "stop":
+            await group.stop(leader)
+        else:
+            group.isolate(leader)
+        left = {*names} - {each.system_properties.lite_topic for each in found[1:]}
+        while left:
+            popped = await one.until_popped()
+            await one.ack(*popped)
+            left -= {each.system_properties.lite_topic for each in popped}
+
+    async def run() -> None:
+        async with Group(tmp_path) as group:
+            _, created = await group.of_leader(partial(create_lite_topic, name="Chats"))
+            assert created.code == 0
+            body = orjson.dumps({"groupName": "agents", "attributes": {"+lite.bind.topic": "Chats"}})
+            code = RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP
+            _, created = await group.of_leader(lambda peer: peer.ask(code, body=body))
+            assert created.code == 0
+            gateway = GatewayService(
+                GatewaySettings(nameservers=[group.nameserver], listen_port=0), SystemClock()
+            )
+            await gateway.start()
+            try:
+                async with grpc.aio.insecure_channel(gateway.address) as channel:
+                    nothing: Any = None
+                    await eventually_async(group.is_leader_registered)
+                    await story(group, LiteClient(nothing, channel, nothing))
+            finally:
+                await gateway.stop()
+
+    asyncio.run(run())
+
+
+async def create_lite_topic(peer: Peer, name: str) -> RemotingCommand:
+    ext = {
+        "topic": name, "defaultTopic": "TBW102", "readQueueNums": "4", "writeQueueNums": "4", "perm": "6",
+        "topicFilterType": "SINGLE_TAG", "order": "false", "attributes": "+message.type=LITE",
+    }  # fmt: skip
+    return await peer.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, ext)
