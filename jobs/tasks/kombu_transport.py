@@ -1,7 +1,7 @@
 """The kombu transport of RayMQ: Celery with `broker_url = "raymq://host:9876"` (docs/celery.md).
 
     queue Q         topic Q and consumer group Q
-    binding         an offset that group Q|kKEY has in topic E|x of exchange E, to which no message is sent
+    binding         an offset that group Q|kKEY|kE has in topic E|x of exchange E, to which no message is sent
     unacked         claims of pops, renewed until ack, reject or close
     eta of a task   delivery time of its message, which waits in the broker
 
@@ -96,20 +96,21 @@ class Channel(virtual.Channel):
             return []
         bindings = [map(name_of, self._transport.names.unwrap(group).split("|k")) for group in groups]
         prepare = self.typeof(exchange).prepare_bind
-        return [prepare(queue, exchange, key, None) for queue, key in bindings]
+        return [prepare(queue, exchange, key, None) for queue, key, _ in bindings]
 
     def _queue_bind(self, exchange: str, routing_key: str, pattern: Any, queue: str) -> None:
         self._ensure_topic(exchange_topic_of(exchange))
         ends = self._run(self._admin.end_offsets(self._wrap(exchange_topic_of(exchange))))
-        self._run(self._admin.commit_offsets(self._binding(queue, routing_key), ends))
+        self._run(self._admin.commit_offsets(self._binding(queue, exchange, routing_key), ends))
 
     def queue_unbind(self, queue: str, exchange: str = "", routing_key: str = "", *_: Any, **__: Any) -> None:
         """Remove a binding."""
         self.state.binding_delete(queue, exchange, routing_key)
-        self._run(self._admin.delete_group(self._binding(queue, routing_key)))
+        self._run(self._admin.delete_group(self._binding(queue, exchange, routing_key)))
 
-    def _binding(self, queue: str, routing_key: str) -> str:
-        return self._wrap(f"{topic_of(queue)}|k{topic_of(routing_key)}")
+    def _binding(self, *names: str) -> str:
+        queue, exchange, routing_key = map(topic_of, names)
+        return self._wrap(f"{queue}|k{routing_key}|k{exchange}")
 
     def _put_fanout(self, exchange: str, message: dict[str, Any], routing_key: str, **_: Any) -> None:
         for queue in self._lookup(exchange, routing_key):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -136,14 +136,17 @@ def test_rejected_message_is_requeued_or_dropped(connection: Connection, name: s
     assert connection.default_channel.queue_declare(name, passive=True).message_count == 0
 
 
-def test_unacknowledged_messages_return_when_the_channel_closes(connection: Connection, name: str) -> None:
+@pytest.mark.parametrize("delivered", [1, 3])
+def test_unacknowledged_messages_return_when_the_channel_closes(
+    connect: Callable[..., Connection], name: str, delivered: int
+) -> None:
+    connection = connect(visibility_timeout=600)
     send(connection, name, 1, 2, 3)
     with consuming(connection, Queue(name), acks=False) as first:
-        first.wait(3)
+        first.wait(delivered)
         first[0].ack()
     with consuming(connection, Queue(name)) as second:
-        found = second.wait(2)
-    assert sorted(found) == sorted(message.payload for message in first[1:])
+        assert sorted(second.wait(2)) == sorted({1, 2, 3} - {first[0].payload})
 
 
 def test_prefetch_limits_the_unacknowledged_messages(connect: Callable[..., Connection], name: str) -> None:
@@ -157,6 +160,19 @@ def test_prefetch_limits_the_unacknowledged_messages(connect: Callable[..., Conn
         slow[0].ack()
         send(one, name, "next")
         assert slow.wait(3)[-1] == "next"
+
+
+def test_cancelled_consumer_gives_back_what_it_still_receives(
+    connect: Callable[..., Connection], name: str
+) -> None:
+    one, two = connect(visibility_timeout=600), connect()
+    consumer = Consumer(one.default_channel, [Queue(name)], callbacks=[Received(one, acks=True)])
+    with consuming(two, Queue(name)) as other:
+        consumer.consume()
+        send(two, name, *range(4))
+        consumer.cancel()
+        send(two, name, *range(4, 8))
+        assert set(other.wait(8)) == set(range(8))
 
 
 def test_claims_are_renewed_and_end_with_their_process(
@@ -271,6 +287,10 @@ def test_removed_bindings_route_no_more_messages(
     producer = Producer(connect().default_channel)
     queue = Queue(name, exchange, "log.#")(channel)
     queue.declare()
+    other = Exchange(f"other.{name}", "topic")
+    other(channel).declare()
+    queue.bind_to(other, "log.#")
+    queue.unbind_from(other, "log.#")
 
     def publish() -> int:
         producer.publish("line", exchange=exchange, routing_key="log.a.b", declare=[exchange])
@@ -348,6 +368,18 @@ def test_message_of_a_plain_producer_is_a_body(cluster: Cluster, connection: Con
     with consuming(connection, Queue(name), accept=["application/data"]) as received:
         received.wait(2)
     assert sorted(message.body for message in received) == [b"[1]", b"\xffnot JSON"]
+
+
+def test_simple_queue_and_buffer_work_and_connection_opens_again(connection: Connection, name: str) -> None:
+    for number, open_queue in enumerate((connection.SimpleQueue, connection.SimpleBuffer)):
+        with closing(open_queue(f"{name}.{number}")) as queue:
+            queue.put({"number": 1}, headers={"color": "blue"})
+            message = queue.get(timeout=LIMIT_S)
+            assert (message.payload, message.headers) == ({"number": 1}, {"color": "blue"})
+            message.ack()
+            with pytest.raises(queue.Empty):
+                queue.get(timeout=0.1)
+        connection.close()
 
 
 def test_virtual_host_is_the_namespace(
