@@ -4,7 +4,7 @@ To encode 20,000 rows in one call would block the event loop, and hold the GIL.
 """
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, Protocol
 
 import orjson
 
@@ -31,9 +31,16 @@ def content_pieces(content: Mapping[str, Any]) -> Iterator[bytes]:
     yield b"\n}}\n"
 
 
-def table_pieces(
-    head: Mapping[str, Any], name: str, table: Mapping[str, Mapping[int, int]]
-) -> Iterator[bytes]:
+class Rows(Protocol):
+    """Numbers by key and number."""
+
+    def __iter__(self) -> Iterator[str]: ...
+
+    def get(self, key: str, default: Mapping[int, int], /) -> Mapping[int, int]:
+        """Return the numbers of a key."""
+
+
+def table_pieces(head: Mapping[str, Any], name: str, table: Rows) -> Iterator[bytes]:
     """Yield the JSON of the object `head` with an additional last member `name`, the nested dict `table`.
 
     Each piece has about 1,000 rows, the inner entries of `table`. The table may change between two pieces: a

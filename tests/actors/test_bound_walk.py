@@ -72,6 +72,7 @@ FORWARDING = "tests/actors/broker/replication/raft/test_forwarding.py"
 TESTS = {
     "connections": (PORTS, "test_new_peer_is_refused_while_all_others_are_served_or_have_just_asked"),
     "connections_per_address": (TABLES, "test_connections_of_one_address_are_bounded"),
+    "consumed_lite_topics": (TABLES, "test_consumed_lite_topics_have_a_bound_of_their_own"),
     "consumed_topics": (TABLES, "test_topics_that_all_groups_consume_are_bounded"),
     "console_connections": (CONSOLE, "test_connections_without_a_request_give_their_place_to_others"),
     "console_cursors": (CONSOLE_API, "test_oldest_search_cannot_be_continued_over_the_limit"),

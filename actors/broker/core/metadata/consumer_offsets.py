@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Final
+from typing import Any, Final
 
 from actors.bounds import AtLimit, Bound, Newest, Use
 from actors.broker.core.metadata.acked_offsets import AckedOffsets
@@ -27,10 +27,17 @@ from store.metadata import ConsumerOffsetTable
 CONSUMED: Final = Bound(
     "consumed_topics", 500_000, AtLimit.REFUSE, "Topics with committed offsets of a group, of all groups."
 )
+LITE_CONSUMED: Final = Bound(
+    "consumed_lite_topics",
+    4_000_000,
+    AtLimit.REFUSE,
+    "Lite topics with committed offsets of a group, of all groups.",
+)
 PULLED: Final = Bound(
     "pulled_queues", 500_000, AtLimit.EVICT, "Queues from which a group has pulled lately, of all groups."
 )
 NO_OFFSET = -1
+_NONE: Final[Mapping[int, int]] = {}
 
 
 class ConsumerOffsets:
@@ -71,17 +78,20 @@ class ConsumerOffsets:
         """Return the uses of bounds."""
         return (
             CONSUMED.use(lambda: max(len(self.table.offsets), len(self.generations))),
+            LITE_CONSUMED.use(lambda: len(self.table.lite)),
             PULLED.use(lambda: max(len(self.pulled), len(self.starting), len(self._started))),
         )
 
     def check_room(self, group: str, topic: str) -> None:
         """Raise Refused if the group has no offsets of the topic yet, and there are too many others."""
-        for table in (self.table.offsets, self.generations):
-            if len(table) >= CONSUMED.limit and _key(topic, group) not in table:
+        is_lite = lite_topic_of(topic) is not None
+        bound = LITE_CONSUMED if is_lite else CONSUMED
+        for table in (self.table.lite,) if is_lite else (self.table.offsets, self.generations):
+            if len(table) >= bound.limit and _key(topic, group) not in table:
                 raise Refused(
                     ResponseCode.SYSTEM_ERROR,
                     f"group {group!r} cannot consume topic {topic!r}: all groups together consume "
-                    f"{len(table):,} topics, and the limit is {CONSUMED.limit:,}: delete groups or topics",
+                    f"{len(table):,} topics, and the limit is {bound.limit:,}: delete groups or topics",
                 )
 
     def note_pull(self, group: str, topic: str, queue_id: int, offset: int) -> None:
@@ -122,7 +132,7 @@ class ConsumerOffsets:
 
     def query(self, group: str, topic: str, queue_id: int) -> int | None:
         """Return the committed offset of a queue, or None if the group has not committed any."""
-        return self.table.offsets.get(_key(topic, group), {}).get(queue_id)
+        return self.table.get(_key(topic, group), _NONE).get(queue_id)
 
     def commit(self, group: str, topic: str, queue_id: int, offset: int) -> None:
         """Commit an offset without a generation. Ignore the commit while a reset is pending.
@@ -138,7 +148,7 @@ class ConsumerOffsets:
 
     def replace_all(self, table: ConsumerOffsetTable) -> None:
         """Take over all offsets of a master, in one step; the generations stay."""
-        if table.offsets != self.table.offsets:
+        if (table.offsets, table.lite) != (self.table.offsets, self.table.lite):
             self.table.replace_all(table)
             self.changes += 1
 
@@ -211,16 +221,16 @@ class ConsumerOffsets:
 
     def of_group(self, group: str, topic: str) -> dict[int, int]:
         """Return a group's committed offsets in a topic, by queue id."""
-        return dict(self.table.offsets.get(_key(topic, group), {}))
+        return dict(self.table.get(_key(topic, group), _NONE))
 
     def topics_of(self, group: str) -> list[str]:
         """Return the topics in which a group has committed offsets, sorted."""
         suffix = f"@{group}"
-        return sorted(key.removesuffix(suffix) for key in self.table.offsets if key.endswith(suffix))
+        return sorted(key.removesuffix(suffix) for key in self.table if key.endswith(suffix))
 
     def lite_topics(self) -> Iterator[tuple[tuple[str, str], str]]:
         """Yield (topic, name) of each lite topic in which a group has a committed offset, and the group."""
-        for key in list(self.table.offsets):
+        for key in list(self.table.lite):
             queue, _, group = key.partition("@")
             if place := lite_topic_of(queue):
                 yield place, group
@@ -232,7 +242,7 @@ class ConsumerOffsets:
     def groups_of(self, topic: str) -> list[str]:
         """Return the groups that have committed offsets in a topic, sorted."""
         prefix = f"{topic}@"
-        return sorted(key.removeprefix(prefix) for key in self.table.offsets if key.startswith(prefix))
+        return sorted(key.removeprefix(prefix) for key in self.table if key.startswith(prefix))
 
     def remove_topic(self, topic: str) -> None:
         """Remove all offsets, generations and pending resets of a deleted topic."""
@@ -250,7 +260,7 @@ class ConsumerOffsets:
     def remove(self, group: str, topic: str) -> None:
         """Remove the offsets and generations of a group in one topic, which starts again at offset 0."""
         key = _key(topic, group)
-        for table in (self.table.offsets, self.generations):
+        for table in self._tables():
             if table.pop(key, None) is not None:
                 self._removed(key)
         for queue in [each for each in self.resets if each[:2] == (topic, group)]:
@@ -267,8 +277,11 @@ class ConsumerOffsets:
                 del table[key]
         self.acked.forget(is_selected)
 
+    def _tables(self) -> Sequence[dict[str, Any]]:
+        return self.table.offsets, self.table.lite, self.generations
+
     def _remove(self, is_selected: Callable[[str], bool]) -> None:
-        for table in (self.table.offsets, self.generations):
+        for table in self._tables():
             for key in [key for key in table if is_selected(key)]:
                 del table[key]
                 self._removed(key)

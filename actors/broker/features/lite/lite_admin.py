@@ -87,7 +87,7 @@ class LiteAdmin:
                 + sum(each.is_wildcard for each in sessions.subscriptions.clients),
                 "orderInfoCount": sessions.orders.batches,
                 "cqTableSize": len(topics) + len(self._index),
-                "offsetTableSize": len(self._tables.offsets.table.offsets),
+                "offsetTableSize": sum(1 for _ in self._tables.offsets.table),
                 "eventMapSize": sum(bool(each.events) for each in sessions.subscriptions.clients),
                 "topicMeta": {
                     each.topic_name: _expiration(each.attributes) for each in topics if is_lite_topic(each)

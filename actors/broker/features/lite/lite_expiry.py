@@ -67,7 +67,8 @@ class LiteExpiry:
         if self._took_over and self._is_known():
             self._took_over = False
             for number, (name, group) in enumerate(self._tables.offsets.lite_topics(), 1):
-                if self._index.max_offset(*name) == 0:
+                topic = self._tables.topics.find(name[0])
+                if topic is not None and is_lite_topic(topic) and self._index.max_offset(*name) == 0:
                     self._sessions.orders.drop(group, *name)
                 if number % DROPPED_MAX == 0:
                     await asyncio.sleep(0)

@@ -61,11 +61,11 @@ class LiteLags:
     def consumed(self, of: LiteGroup | None = None) -> Iterator[tuple[str, str, LiteLag]]:
         """Yield topic, group and lag of each lite topic in which a group, or any, has a committed offset."""
         prefix, suffix = (_LMQ, "") if of is None else (lmq_name(of.topic, ""), f"@{of.name}")
-        for key, offsets in list(self._tables.offsets.table.offsets.items()):
+        for key, committed in list(self._tables.offsets.table.lite.items()):
             if key.startswith(prefix) and key.endswith(suffix):
                 queue, _, group = key.rpartition("@")
                 topic, _, name = queue.removeprefix(_LMQ).partition(SEPARATOR)
-                yield topic, group, self.of(topic, name, offsets.get(0, 0))
+                yield topic, group, self.of(topic, name, committed)
 
     async def refresh(self) -> None:
         """Compute the figures, unless the last ones are to be kept."""

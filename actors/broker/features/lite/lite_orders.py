@@ -201,6 +201,7 @@ class LiteOrders:
         end = self._topics.max_offset(topic, name)
         offset = min(max(committed or 0, self._topics.min_offset(topic, name)), end)
         if offset != committed:
+            self._offsets.check_room(queue.group, queue.topic)
             self._offsets.commit(queue.group, queue.topic, 0, offset)
         return offset if offset < end else None
 

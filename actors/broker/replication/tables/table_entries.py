@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from actors.broker.core.metadata.consumer_offsets import ConsumerOffsets
 from actors.broker.core.parts import BrokerParts
 from actors.broker.core.table_spec import Entries
 from actors.raft.group_record import GROUP_TOPIC
@@ -155,10 +156,31 @@ class _QueueEntries:
         return [[queue, self._encode(queues[queue])] for queue in sorted(queues)]
 
 
+class _OffsetEntries:
+    def __init__(self, offsets: ConsumerOffsets) -> None:
+        self._offsets = offsets
+
+    def all(self) -> dict[str, Any]:
+        """Return all entries."""
+        return {name: found for name in self._offsets.table if (found := self.get(name))}
+
+    def get(self, name: str) -> Any:
+        """Return rows (queue id, offset), sorted."""
+        return [[*each] for each in sorted(self._offsets.table.get(name, {}).items())] or None
+
+    def put(self, name: str, value: Any) -> None:
+        """Replace the queues of an entry."""
+        self._offsets.table.put(name, dict(typed(value or [], list[tuple[int, int]], "queues")))
+        self._offsets.note_change()
+
+    def version(self) -> object:
+        """Return the number of changes."""
+        return self._offsets.changes
+
+
 def offset_entries(parts: BrokerParts) -> Entries:
-    """Return the committed offsets."""
-    offsets = parts.tables.offsets
-    return _QueueEntries(lambda: offsets.table.offsets, lambda: offsets.changes, offsets.note_change)
+    """Return the committed offsets, as rows (queue id, offset), sorted."""
+    return _OffsetEntries(parts.tables.offsets)
 
 
 def generation_entries(parts: BrokerParts) -> Entries:

@@ -30,11 +30,13 @@ from actors.wire.headers import (
 )
 from actors.wire.raymq_requests import CommitOffsetsBody, OffsetCommit
 from actors.wire.remoting_errors import Refused
+from store.lite.lite_index import lmq_name
 from store.message.data_version import DataVersion
 from store.message.message_id import decode_message_id
 from store.message.message_queue import MessageQueue
 from store.message.properties import encode_properties
 from tests.actors.broker.brokers import Peer, registered_broker, run, settings_of, with_broker
+from tests.actors.broker.features.lite import lite_peers as lite
 from tests.eventually import eventually_async
 
 TOPIC = {"perm": 6, "readQueueNums": 1, "writeQueueNums": 1, "topicSysFlag": 0}
@@ -165,6 +167,34 @@ def test_topics_that_all_groups_consume_are_bounded(tmp_path: Path, monkeypatch:
         assert {use.bound.name: use.read() for use in offsets.bounds()}[bound.name] == 2
 
     with_broker(story, settings_of(tmp_path))
+
+
+def test_consumed_lite_topics_have_a_bound_of_their_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whichever request would note the first offset; other topics are not concerned."""
+    bound = consumer_offsets.LITE_CONSUMED
+    monkeypatch.setattr(consumer_offsets, "LITE_CONSUMED", replace(bound, limit=2))
+    monkeypatch.setattr(consumer_offsets, "CONSUMED", replace(consumer_offsets.CONSUMED, limit=1))
+
+    async def story(peer: Peer) -> None:
+        for name in "abc":
+            await lite.send(peer, name, "0")
+        await lite.sync(peer, "PARTIAL_ADD", "a", "b")
+        assert len(await lite.pop(peer)) == 2
+        await lite.sync(peer, "PARTIAL_ADD", "c")
+        commit = UpdateConsumerOffsetHeader(lite.GROUP, lmq_name(lite.TOPIC, "c"), 0, 1).to_ext()
+        for response in (
+            await lite.pop_response(peer),
+            await peer.ask(RequestCode.UPDATE_CONSUMER_OFFSET, commit),
+        ):
+            assert "the limit is 2: delete groups or topics" in response.remark
+        offsets = peer.tables.offsets
+        assert {use.bound.name: use.read() for use in offsets.bounds()}[bound.name] == 2
+        await peer.send("T")
+        assert (await peer.commit("CG", "T", 1)).code == ResponseCode.SUCCESS
+
+    lite.with_lite_broker(story, tmp_path)
 
 
 def test_retried_messages_are_counted_by_topics_that_exist(tmp_path: Path) -> None:
