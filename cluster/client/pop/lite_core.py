@@ -3,9 +3,9 @@
     subscribe ──PARTIAL_ADD──► each broker of the topic, which keeps it in memory
     receive   ──► a pop waits at each broker ──► messages that wait here for the next `receive`
 
-A broker that has restarted, or another leader, does not know this client: all subscriptions are sent again
-over each new connection, and every `SYNC_MS`, before the next pop there. A pop whose response was lost is
-repeated with its attempt id and gets the same messages.
+A broker that has restarted, or another leader, does not know this client. All subscriptions are sent again
+over each new connection, after each failure, if a broker says that it does not know the client, and every
+`SYNC_MS`. A pop whose response was lost is repeated with its attempt id and gets the same messages.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class _Broker:
 
     def __init__(self) -> None:
         self.connection: Connection | None = None
-        """The connection over which all subscriptions were sent."""
+        """The connection over which all subscriptions were sent; over a new one, they may be unknown."""
         self.late: dict[str, Option] = {}
         """Lite topics whose subscription the broker has not accepted yet."""
         self.lock = asyncio.Lock()
@@ -232,9 +232,10 @@ class LiteCore(PopMember):
                         self._lose(name)
                 for name in names:
                     broker.late.pop(name, None)
-            if broker.connection is None or broker.connection is not self._connection(address):
+            connection = self.instance.remoting.connection
+            if broker.connection is None or broker.connection is not connection(address):
                 await self._send(address, SyncAction.COMPLETE_ADD, sorted(self.subscribed))
-                broker.connection = self._connection(address)
+                broker.connection = connection(address)
 
     async def _renew(self) -> None:
         """Send all subscriptions again, which keeps them alive."""
@@ -271,9 +272,6 @@ class LiteCore(PopMember):
 
         masters = route.masters() if route is not None else {}
         await asyncio.gather(*(tell(*each) for each in masters.items() if each[0] in self._known))
-
-    def _connection(self, address: str) -> Connection | None:
-        return self.instance.remoting.connection(address)
 
     def _pop_at(self, name: str, address: str, max_messages: int, wait_ms: int) -> _Broker:
         """Return a broker at which a pop waits; start one unless there is one."""

@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from actors.wire.codes import RequestCode
+from actors.wire.command import RemotingCommand
 from cluster.client import Admin, LiteConfig, LiteConsumer, Message, MessageExt, Producer
 from cluster.client.aio import LiteConsumer as AioLiteConsumer
 from cluster.client.errors import (
@@ -23,7 +25,7 @@ from cluster.client.errors import (
 )
 from store.message.group_config import SubscriptionGroupConfig
 from store.message.lite_topics import lite_topic_queue
-from tests.cluster.client.conftest import Cluster
+from tests.cluster.client.conftest import Cluster, ResponseDroppingProxy
 from tests.eventually import LIMIT_S, eventually
 
 WAIT_MS = int(LIMIT_S * 1000)
@@ -205,16 +207,113 @@ def test_waiting_consumer_survives_a_restart_of_its_only_broker(
         cluster.start_broker("a")
 
 
-def test_close_releases_messages_that_were_not_returned(cluster: Cluster, group: str) -> None:
+def test_lost_response_to_a_pop_costs_no_message_and_no_delivery(
+    clusters: Callable[..., Cluster], group: str
+) -> None:
+    cluster = clusters(brokers=1)
+    proxy = ResponseDroppingProxy(
+        cluster, "a", lambda code, number: code == RequestCode.POP_LITE_MESSAGE and number == 0
+    )
+    cluster.stop_broker("a")
+    cluster.start_broker("a", advertised_port=proxy.port)
     topic = chats(cluster, group)
-    with LiteConsumer(cluster.address, group, topic) as one:
+    send(cluster, topic, "0", "1", names=["s"])
+    with LiteConsumer(cluster.address, group, topic) as consumer:
+        consumer.subscribe("s")
+        found = consumer.receive(max_messages=8, timeout_ms=WAIT_MS)  # long before they are visible again
+        assert proxy.dropped_count == 1
+        assert [(each.body, each.reconsume_times) for each in found] == [(b"0", 0), (b"1", 0)]
+        consumer.ack(found)
+        send(cluster, topic, "2", names=["s"])
+        assert [each.body for each in consumer.receive(timeout_ms=WAIT_MS)] == [b"2"]
+    proxy.stop()
+
+
+@pytest.mark.parametrize("leave", [LiteConsumer.close, lambda consumer: consumer.unsubscribe(*SESSIONS)])
+def test_messages_that_were_not_returned_are_released(
+    cluster: Cluster, group: str, leave: Callable[[LiteConsumer], None]
+) -> None:
+    topic = chats(cluster, group)
+    with (
+        LiteConsumer(cluster.address, group, topic) as one,
+        LiteConsumer(cluster.address, group, topic) as two,
+    ):
         one.subscribe(*SESSIONS)
         send(cluster, topic, "0")
         assert len(one.receive(timeout_ms=WAIT_MS, max_messages=1)) == 1  # another broker's messages wait
-    with LiteConsumer(cluster.address, group, topic) as two:
+        leave(one)
         two.subscribe(*SESSIONS)
         found = receive_all(two, 19)
         assert {each.reconsume_times for each in found} == {0}
+
+
+def test_late_notice_of_a_broker_does_not_end_a_newer_subscription(cluster: Cluster, group: str) -> None:
+    """While one consumer sends its subscription, notices arrive that another had taken the lite topic."""
+    topic = chats(cluster, group, **{"sub.model": "Exclusive"})
+    two = AioLiteConsumer(cluster.address, group, topic)
+    takes_over: list[str] = []
+
+    class TakeOver:
+        """Lets the other consumer take the lite topic just before a request is sent."""
+
+        def before_call(self, address: str, command: RemotingCommand, /) -> None:
+            if command.code == RequestCode.LITE_SUBSCRIPTION_CTL and takes_over:
+                cluster.run(two.subscribe(takes_over.pop()))
+
+        def after_call(self, *_: object) -> None:
+            """Do nothing."""
+
+    config = LiteConfig(call_hooks=[TakeOver()])
+    with LiteConsumer(cluster.address, group, topic, config=config) as one:
+        one.subscribe("s")
+        takes_over.append("s")
+        one.subscribe("s")
+        assert takes_over == []
+        assert one.subscription() == {"s"}
+        send(cluster, topic, "0", names=["s"])
+        assert [each.body for each in one.receive(timeout_ms=WAIT_MS)] == [b"0"]
+    cluster.run(two.close())
+
+
+def test_broker_that_was_down_gets_the_start_of_a_subscription_later(
+    clusters: Callable[..., Cluster], group: str
+) -> None:
+    cluster = clusters()
+    topic = chats(cluster, group)
+    with Producer(cluster.address) as producer:
+        name = next(n for n in SESSIONS if producer.send(topic, b"0", lite_topic=n).queue.broker_name == "a")
+    with LiteConsumer(cluster.address, group, topic) as consumer, Admin(cluster.address) as admin:
+        consumer.receive(timeout_ms=0)
+        cluster.stop_broker("a")
+        consumer.subscribe(name, start="latest")
+        cluster.start_broker("a")
+        cluster.await_registration()
+
+        def is_known() -> bool:
+            assert consumer.receive(timeout_ms=0) == []
+            return bool(admin.lite_topic(topic, name)["a"]["subscriber"])
+
+        eventually(is_known)
+        send(cluster, topic, "1", names=[name])
+        assert [each.body for each in consumer.receive(timeout_ms=WAIT_MS)] == [b"1"]
+
+
+def test_subscriptions_are_renewed_before_they_expire(
+    cluster: Cluster, group: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cluster.client.pop.lite_core.SYNC_MS", 20)
+    topic = chats(cluster, group)
+    with LiteConsumer(cluster.address, group, topic) as consumer, Admin(cluster.address) as admin:
+        consumer.subscribe("s")
+        client_id = admin.lite_topic(topic, "s")["a"]["subscriber"][0]["clientId"]
+
+        def renewed_ms() -> list[int]:
+            found = admin.lite_client(topic, group, client_id)
+            return [content["lastAccessTime"] for content in found.values()]
+
+        for _ in range(3):
+            last_ms = max(renewed_ms())
+            eventually(lambda last_ms=last_ms: min(renewed_ms()) > last_ms)
 
 
 def test_async_consumer_receives_and_acknowledges(cluster: Cluster, group: str) -> None:
