@@ -31,6 +31,7 @@ INTERNALS = {
     "backlog": "Send, pull and restart with 50 M stored messages, compared with an empty broker.",
     "interference": "Send latency during cold reads, file rolls, connection churn and other load.",
     "connections": "Send rate with 5,000 connections and 50,000 held pulls; memory per held pull.",
+    "lake-scan": "Read a topic from its table and the log, compared with the log alone (Spark).",
     "hostile": "Longest stall of the broker's event loop for each of many costly requests.",
 }
 """Description of each benchmark by name; the module has the same name, with underscores."""
@@ -53,7 +54,16 @@ def main() -> int:
     )
     parser.add_argument("name", choices=INTERNALS, metavar="NAME", help="name of a benchmark, see below")
     parser.add_argument("--seconds", type=float, default=defaults.seconds, help="duration of each run")
-    for option in ("runs", "body_bytes", "log_bytes", "queues", "backlog", "cold_bytes", "connections"):
+    for option in (
+        "runs",
+        "messages",
+        "body_bytes",
+        "log_bytes",
+        "queues",
+        "backlog",
+        "cold_bytes",
+        "connections",
+    ):
         flag = f"--{option.replace('_', '-')}"
         parser.add_argument(flag, type=int, default=getattr(defaults, option), help="%(default)s by default")
     parser.add_argument("--directory", type=Path, help="parent directory of the stores")
