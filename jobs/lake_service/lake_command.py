@@ -106,7 +106,11 @@ def _tables(catalog: Catalog, namespace: str, topics: Sequence[str] | None) -> I
     from jobs.lake.lake_table import LakeTable
     from jobs.lake.status import topics_in
 
-    for topic in topics or topics_in(catalog, namespace):
+    found = topics or topics_in(catalog, namespace)
+    if not found:
+        place = catalog.properties["warehouse"]
+        typer.echo(f"no topic has a table in the namespace {namespace} of the warehouse {place}", err=True)
+    for topic in found:
         table = LakeTable.find(catalog, namespace, topic)
         if table is None:
             raise LakeInvalid(
@@ -274,7 +278,7 @@ def compact(
 
         tables = _tables(opened, namespace, topics)
         found = [asdict(upkeep.compact(each, files_min=2)) for each in tables]
-    line = "{topic}: {files_before} files became {files_after}, with {rows:,} rows"
+    line = "{topic}: {files_before} small files became {files_after}, with {rows:,} rows"
     _print_rows(found, line, as_json=as_json)
 
 

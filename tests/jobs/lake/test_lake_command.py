@@ -78,7 +78,7 @@ def test_upkeep_and_drop_of_a_table(orders: Orders, home: Path) -> None:
     for number in range(3):
         file = write_rows(table, range(number, number + 1), f"file-{number}")
         table.commit([file], {QUEUE: number + 1}, [], table.state())
-    assert "orders: 3 files became 1, with 3 rows" in run("compact").stdout
+    assert "orders: 3 small files became 1, with 3 rows" in run("compact").stdout
     assert json.loads(run("expire", "--older-than-h", "0", "--json").stdout) == [
         {"topic": TOPIC, "snapshots": 0, "files": 0}
     ]
@@ -100,6 +100,8 @@ def test_drop_that_keeps_files_says_where_they_are(orders: Orders, home: Path) -
     assert f"its files stay below {table.location}" in dropped.stdout
     assert len(list(Path(table.location.removeprefix("file://")).rglob("*.parquet"))) == 1
     assert status_of(orders) == []
+    empty = run("status", "-n", orders.nameservers).stderr
+    assert f"no topic has a table in the namespace raymq of the warehouse file://{home}/lake" in empty
 
 
 @pytest.mark.parametrize(
