@@ -16,6 +16,7 @@ from rocketmq import (
     MessageListener,
     Producer,
 )
+from rocketmq.v5.exception.client_exception import LiteSubscriptionQuotaExceededException
 
 TOPIC = "Chats"
 configuration = ClientConfiguration(sys.argv[1], Credentials())
@@ -30,14 +31,25 @@ class Listener(MessageListener):
         return ConsumeResult.FAILURE if len(deliveries) == 1 else ConsumeResult.SUCCESS
 
 
+def subscribed(consumer, lite_topic):
+    """Subscribe a lite topic; return False while the SDK has no settings, and takes the quota for 0."""
+    try:
+        consumer.subscribe_lite(lite_topic)
+    except LiteSubscriptionQuotaExceededException:
+        return False
+    return True
+
+
 producer = Producer(configuration, (TOPIC,))
 producer.startup()
 push = LitePushConsumer(configuration, "fifo", TOPIC, Listener())
 push.startup()
-push.subscribe_lite("a")
+while not subscribed(push, "a"):
+    pass  # the settings arrive within milliseconds
 simple = LiteSimpleConsumer(TOPIC, configuration, "plain", 5)
 simple.startup()
-simple.subscribe_lite("b")
+while not subscribed(simple, "b"):
+    pass  # the settings arrive within milliseconds
 for name, body in (("a", b"a0"), ("a", b"a1"), ("b", b"b0")):
     message = Message()
     message.topic, message.lite_topic, message.body = TOPIC, name, body
