@@ -50,6 +50,24 @@ def test_pop_consumer_receives_urgent_messages_first(cluster: Cluster, group: st
     assert [(each.body, each.priority) for each in found] == [(b"9", 9), (b"2", 2), (b"1", 1), (b"0", 0)]
 
 
+def test_each_broker_has_its_own_queues_and_order_of_priorities(cluster: Cluster, group: str) -> None:
+    topic = f"{cluster.topic()}-everywhere"
+    with Admin(cluster.address) as admin:
+        for broker, queues in (("a", 2), ("b", 4)):
+            admin.create_topic(
+                topic, queues=queues, brokers=[broker], attributes={"message.type": "PRIORITY"}
+            )
+    with Producer(cluster.address) as producer:
+        sent = [producer.send(topic, b"x", priority=number // 8).queue for number in range(32)]
+    assert {each.queue_id for each in sent if each.broker_name == "a"} == {0, 1}
+    assert {each.queue_id for each in sent if each.broker_name == "b"} == {0, 1, 2, 3}
+    found = received(cluster, group, topic, 32)
+    for broker in "ab":
+        queues = [each.queue_id for each in found if each.broker_name == broker]
+        assert queues == sorted(queues, reverse=True)
+        assert len(queues) == len([each for each in sent if each.broker_name == broker]) > 0
+
+
 REFUSED: dict[str, dict[str, Any]] = {
     "negative": {"priority": -1},
     "text": {"priority": "1"},

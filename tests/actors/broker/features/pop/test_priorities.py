@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterable
 from pathlib import Path
 
 import orjson
 import pytest
 
 from actors.wire.codes import RequestCode, ResponseCode
+from actors.wire.command import RemotingCommand
+from actors.wire.headers import CreateTopicHeader
 from store.message.batch import encode_batch
 from store.message.message import Message
 from tests.actors.broker.brokers import (
@@ -24,6 +27,7 @@ from tests.actors.broker.core.sending.test_plain_sends import KEY, taken
 from tests.actors.broker.features.metrics.scraped import samples
 from tests.actors.broker.features.pop.pops import GROUP, ack, bodies, change, pop, pop_response
 from tests.actors.broker.features.transactions.transactions import COMMIT, end
+from tests.actors.broker.replication.raft.groups import Group
 from tests.conftest import ClockAtRest
 from tests.eventually import eventually_async
 
@@ -228,6 +232,23 @@ def test_pop_of_another_type_reads_queues_in_turn(tmp_path: Path) -> None:
     with_broker(story, settings_of(tmp_path))
 
 
+def test_order_pops_read_queues_in_turn_and_each_in_its_order(tmp_path: Path) -> None:
+    async def story(peer: Peer) -> None:
+        await create_topic(peer)
+        for number in range(4):
+            for priority in range(4):
+                await send(peer, priority, f"{priority}{number}")
+        found = []
+        for _ in range(16):
+            [each] = await pop(peer, max_msg_nums=1, order=True)
+            assert (await ack(peer, each)).code == 0
+            found.append(each.body.decode())
+        assert len({each[0] for each in found[:4]}) == 4
+        assert sorted(found, key=lambda each: each[0]) == sorted(found)
+
+    with_broker(story, settings_of(tmp_path))
+
+
 def test_age_of_the_oldest_message_of_each_priority_is_shown(tmp_path: Path) -> None:
     clock = ClockAtRest()
 
@@ -252,5 +273,31 @@ def test_slave_has_messages_in_the_queues_of_their_priorities(tmp_path: Path) ->
             assert await send(master, 3) == 3
             async with slave_of(master, tmp_path) as slave:
                 await eventually_async(lambda: slave.store.max_offset("T", 3) == 1)
+
+    run(story)
+
+
+def test_priorities_hold_after_a_change_of_leader(tmp_path: Path) -> None:
+    async def sent(priority: int, group: Group, among: Iterable[int]) -> int:
+        async def one(peer: Peer) -> RemotingCommand:
+            return await peer.send("T", b"%d" % priority, 1, f"_SYS_MSG_PRIORITY_\x01{priority}\x02")
+
+        leader, response = await group.of_leader(one, among)
+        assert (response.code, response.ext["queueId"]) == (0, str(priority))
+        return leader
+
+    async def story() -> None:
+        async with Group(tmp_path) as group:
+            header = CreateTopicHeader("T", 4, 4, 6, attributes="+message.type=PRIORITY")
+            code = RequestCode.UPDATE_AND_CREATE_TOPIC
+            _, response = await group.of_leader(lambda peer: peer.ask(code, header.to_ext()))
+            assert response.code == 0, response.remark
+            for priority in (0, 2):
+                first = await sent(priority, group, range(3))
+            others = [each for each in range(3) if each != first]
+            group.isolate(first)
+            for priority in (1, 3):
+                second = await sent(priority, group, others)
+            assert bodies(await pop(group.peers[second])) == [b"3", b"2", b"1", b"0"]
 
     run(story)
