@@ -229,10 +229,11 @@ class LiteAdmin:
             "earliestUnconsumedTimestamp": lag.oldest_ms,
         }
         if end:
+            last = self._index.read(topic, name, committed - 1, 1) if committed else ()
             found["liteTopicOffsetWrapper"] = {
                 "brokerOffset": end,
                 "consumerOffset": UNKNOWN if committed is None else committed,
-                "lastTimestamp": self._index.last_store_time(topic, name) or 0,
+                "lastTimestamp": last[0].stored_ms if last else 0,
                 "pullOffset": 0,
             }
         return found
