@@ -40,7 +40,7 @@ class Broken(SparkEngine):
     """An engine whose tasks have a bug."""
 
     def run(self, tasks: Sequence[WriteTask]) -> list[WrittenRows]:
-        return super().run([replace(each, schema=None) for each in tasks])  # type: ignore[arg-type]
+        return super().run([replace(each, target=None) for each in tasks])  # type: ignore[arg-type]
 
 
 class Waiting(SparkEngine):
@@ -50,7 +50,7 @@ class Waiting(SparkEngine):
 
     def run(self, tasks: Sequence[WriteTask]) -> list[WrittenRows]:
         split = replace(tasks[0].splits[0], location=replace(NO_STORE, address=self.address))
-        return super().run([replace(tasks[0], splits=(split,), map_files=False)])
+        return super().run([replace(tasks[0], splits=(split,))])
 
 
 def test_spark_writes_the_files_of_a_round(spark: SparkSession, orders: Orders, tmp_path: Path) -> None:
@@ -66,7 +66,7 @@ def test_job_of_a_round_that_fails_or_takes_too_long_leaves_the_lake_running(
     spark: SparkSession, orders: Orders, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     table = table_of(catalog_of(tmp_path))
-    with pytest.raises(LakeUnavailable, match="round failed: TypeError: 'NoneType' object is not iterable"):
+    with pytest.raises(LakeUnavailable, match="round failed: AttributeError: 'NoneType' object"):
         write_round(table, lambda: describe_topic(orders.nameservers, TOPIC), Broken(spark))
     monkeypatch.setattr(engines, "TASKS_TIMEOUT_S", 0.5)
     with socket.create_server(("127.0.0.1", 0)) as silent:

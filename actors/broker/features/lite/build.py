@@ -69,7 +69,7 @@ def _build(parts: BrokerParts, index: LiteIndex) -> Capability:
         parts.settings, loop.store, parts.reader, loop.reads, groups, index, sessions, waits, clock
     )
     sends = LiteSends(loop.store, loop.reads, tables.topics, index, parts.settings)
-    lags = LiteLags(index, tables, clock)
+    lags = LiteLags(index, tables, clock, lambda: loop.store.positions.is_end_known)
     admin = LiteAdmin(index, sessions, groups, lags, tables, clock, parts.settings)
     expiry = LiteExpiry(index, groups, sessions, tables, clock, parts.settings, sends.is_known)
     master = frozenset({Role.MASTER})

@@ -7,7 +7,7 @@ in slices, at most every KEPT_MS.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
 from actors.broker.core.metadata.tables import BrokerTables
@@ -45,8 +45,11 @@ class LiteLag(NamedTuple):
 class LiteLags:
     """The lags in the lite topics of one broker."""
 
-    def __init__(self, index: LiteIndex, tables: BrokerTables, clock: Clock) -> None:
+    def __init__(
+        self, index: LiteIndex, tables: BrokerTables, clock: Clock, is_end_known: Callable[[], bool]
+    ) -> None:
         self._index = index
+        self._is_end_known = is_end_known
         self._tables = tables
         self._clock = clock
         self._next_ns = 0
@@ -72,6 +75,9 @@ class LiteLags:
         if self._clock.monotonic_ns() < self._next_ns:
             return
         sums: dict[tuple[str, str], LiteLag] = {}
+        if not self._is_end_known():  # unknown, not the lag behind a lower bound of the end
+            self._sums = sums
+            return
         for number, (topic, group, lag) in enumerate(self.consumed(), 1):
             count, _, oldest_ms = sums.get((topic, group), LiteLag(0, "", UNKNOWN))
             if lag.messages:

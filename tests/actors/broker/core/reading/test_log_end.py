@@ -152,6 +152,7 @@ READERS = {
     "broker/features/delay/delay_scheduler.py": SERVICE,
     "broker/features/lite/lite_admin.py": INDEX,
     "broker/features/lite/lite_expiry.py": INDEX,
+    "broker/features/lite/lite_lags.py": "figures if the end is known, requests of the lite index",
     "broker/features/lite/lite_orders.py": INDEX,
     "broker/features/lite/lite_pops.py": INDEX,
     "broker/features/metrics/lags.py": "only if the end is known",

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from actors.broker.features.lite.lite_lags import KEPT_MS
+from store.commitlog.positions import Positions
 from tests.actors.broker.brokers import Peer
 from tests.actors.broker.features.lite.lite_peers import (
     GROUP,
@@ -45,6 +48,22 @@ def test_lag_of_lite_topics_is_summed_by_group(tmp_path: Path, clock: ClockAtRes
         clock.advance(KEPT_MS)
         assert await samples(peer, "raymq_lite_lag_messages") == {LABELS: 0}
         assert await samples(peer, "raymq_lite_lag_latency_seconds") == {LABELS: 0}
+
+    with_lite_broker(story, tmp_path, clock)
+
+
+def test_lag_of_lite_topics_is_unknown_while_the_end_of_the_log_is(
+    tmp_path: Path, clock: ClockAtRest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def story(peer: Peer) -> None:
+        await send(peer, "a", "0", "1")
+        await sync(peer, "PARTIAL_ADD", "a")
+        await pop(peer)
+        assert await samples(peer, "raymq_lite_lag_messages") == {LABELS: 2}
+        monkeypatch.setattr(Positions, "is_end_known", False)
+        clock.advance(KEPT_MS)
+        assert await samples(peer, "raymq_lite_lag_messages") == {}
+        assert await samples(peer, "raymq_lite_lag_latency_seconds") == {}
 
     with_lite_broker(story, tmp_path, clock)
 
