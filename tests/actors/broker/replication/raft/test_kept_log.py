@@ -34,7 +34,7 @@ def test_replicas_keep_unread_log_also_under_another_leader(tmp_path: Path) -> N
                 peer.broker.live.update(WAITS)
             leader = await fill(group, 16)
             begin = await acknowledge(group, leader, 4)
-            assert 0 < begin < 3 * FILE_BYTES
+            assert 0 < begin < 5 * FILE_BYTES  # all files before that may be deleted; elections add records
             await until_log_begins_at(group, begin)
             await group.stop(leader)
             leader = await fill(group, 1)
